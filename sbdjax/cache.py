@@ -1,0 +1,64 @@
+"""The key/value cache: a pytree with one length a row.
+
+Slots below `length` are committed and never change; slots from `length` on are scratch. `write`
+puts keys and values anywhere, `commit` alone moves `length`, by another amount for each row, so a
+rejected draft needs no rollback: its entries lie in scratch and the next write covers them.
+
+Writes are scatters with `mode="drop"`: a slot at or beyond the capacity is dropped.
+`dynamic_update_slice` would clamp it and overwrite committed entries at the end of the buffer.
+"""
+
+from __future__ import annotations
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+@flax.struct.dataclass
+class KVCache:
+  """Keys and values of all layers.
+
+  Attributes:
+    k: [N, B, K, S, Dh] keys (rotated) in the compute dtype.
+    v: [N, B, K, S, Dh] values.
+    length_B: int32 [B], committed slots of each row.
+  """
+
+  k: jax.Array
+  v: jax.Array
+  length_B: jax.Array
+
+  @property
+  def capacity(self) -> int:
+    return self.k.shape[3]
+
+
+def init(
+  num_layers: int, batch: int, capacity: int, num_kv_heads: int, head_dim: int, dtype
+) -> KVCache:
+  """An empty cache of `capacity` slots a row."""
+  shape = (num_layers, batch, num_kv_heads, capacity, head_dim)
+  return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch,), jnp.int32))
+
+
+def write(
+  cache: KVCache, k_NxBxKxTxDh: jax.Array, v_NxBxKxTxDh: jax.Array, slots_BxT: jax.Array
+) -> KVCache:
+  """Stores T new entries of each row at `slots_BxT`; slots outside [0, capacity) are dropped."""
+  # A negative index would wrap around in a scatter; send it beyond the end instead.
+  slots_BxT = jnp.where(slots_BxT < 0, cache.capacity, slots_BxT)
+  rows_Bx1 = jnp.arange(slots_BxT.shape[0])[:, None]
+
+  def put(buffer, new):
+    # The two index arrays are apart, so the indexed axes (B, T) lead in the update.
+    return buffer.at[:, rows_Bx1, :, slots_BxT].set(
+      jnp.transpose(new, (1, 3, 0, 2, 4)).astype(buffer.dtype), mode="drop"
+    )
+
+  return cache.replace(k=put(cache.k, k_NxBxKxTxDh), v=put(cache.v, v_NxBxKxTxDh))
+
+
+def commit(cache: KVCache, n_B: jax.Array) -> KVCache:
+  """Accepts the next `n_B` scratch slots of each row."""
+  return cache.replace(length_B=cache.length_B + n_B)

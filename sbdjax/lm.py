@@ -1,0 +1,73 @@
+"""A language model as pure functions: what losses, samplers and likelihoods are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax import cache as kv_cache
+from sbdjax.cache import KVCache
+from sbdjax.masks import Causal, Mask
+from sbdjax.nn.transformer import Transformer, TransformerConfig
+
+Params = Any
+
+class LM(NamedTuple):
+  """The network behind pure functions.
+
+  Attributes:
+    config: its shape, numerics and mask token.
+    init: key -> params, a nested dict of arrays.
+    apply: (params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None)
+      -> (hidden_BxTxD, cache). With a cache the T new keys and values are written to
+      `slots_BxT` (default: slot = position; a slot outside the cache drops the entry) and the
+      returned cache has the same `length_B`: only `sbdjax.cache.commit` moves it.
+    logits: (params, hidden_BxTxD) -> float32 logits_BxTxV; call it only where logits are needed.
+    init_cache: (batch, capacity) -> KVCache.
+  """
+
+  config: TransformerConfig
+  init: Callable[[jax.Array], Params]
+  apply: Callable[..., tuple[jax.Array, KVCache | None]]
+  logits: Callable[[Params, jax.Array], jax.Array]
+  init_cache: Callable[[int, int], KVCache]
+
+def make_lm(config: TransformerConfig) -> LM:
+  """The transformer of `config` as an LM."""
+  module = Transformer(config)
+
+  def init(key):
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return module.init(key, tokens, tokens, Causal(), None)["params"]
+
+  def apply(params, tokens_BxT, *, positions_BxT, mask: Mask, cache=None, slots_BxT=None):
+    cached_kv = None if cache is None else ((cache.k,), (cache.v,))
+    hidden, kv = module.apply({"params": params}, tokens_BxT, positions_BxT, mask, cached_kv)
+    if cache is None:
+      return hidden, None
+    slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
+    return hidden, kv_cache.write(cache, *kv, jnp.broadcast_to(slots_BxT, tokens_BxT.shape))
+
+  def logits(params, hidden):
+    return module.apply({"params": params}, hidden, method=Transformer.logits)
+
+  def init_cache(batch, capacity):
+    c = config
+    return kv_cache.init(
+      c.num_layers, batch, capacity, c.num_kv_heads, c.head_dim, jnp.dtype(c.compute_dtype)
+    )
+
+  return LM(config, init, apply, logits, init_cache)
+
+def suppress(logits: jax.Array, token_id: int | None) -> jax.Array:
+  """Takes one token out of the distribution (its probability becomes exactly 0).
+
+  The mask token is an input symbol only: every loss, sampler and likelihood passes its logits
+  through here before a softmax.
+  """
+  if token_id is None:
+    return logits
+  return jnp.where(jnp.arange(logits.shape[-1]) == token_id, -1e30, logits)

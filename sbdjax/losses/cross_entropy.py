@@ -1,0 +1,54 @@
+"""Cross-entropy whose peak memory does not grow with tokens x vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax.lm import suppress
+
+# One chunk holds CHUNK x V float32 logits, forward and backward: 1024 x 128k x 4 B = 0.5 GB.
+CHUNK = 1024
+
+
+def token_nll(
+  logits_fn: Callable[[jax.Array], jax.Array],
+  hidden_BxLxD: jax.Array,
+  targets_BxL: jax.Array,
+  *,
+  mask_id: int | None,
+  chunk: int = CHUNK,
+) -> tuple[jax.Array, jax.Array]:
+  """-log p(target), computed `chunk` tokens at a time; logits are recomputed in the backward pass.
+
+  Args:
+    logits_fn: hidden [n, D] -> float32 logits [n, V].
+    hidden_BxLxD: final hidden states.
+    targets_BxL: int32 token to predict at each position.
+    mask_id: token that has probability zero, or None.
+    chunk: tokens whose logits exist at one time.
+
+  Returns:
+    nll float32 [B, L] in nats, and correct bool [B, L] (the argmax is the target).
+  """
+  b, length, d = hidden_BxLxD.shape
+  n = b * length
+
+  def nll(hidden_nxD, targets_n):
+    logits = suppress(logits_fn(hidden_nxD), mask_id)
+    picked = jnp.take_along_axis(logits, targets_n[:, None], axis=-1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=-1) - picked, jnp.argmax(logits, -1) == targets_n
+
+  hidden, targets = hidden_BxLxD.reshape(n, d), targets_BxL.reshape(n)
+  if n <= chunk:
+    losses, correct = nll(hidden, targets)
+    return losses.reshape(b, length), correct.reshape(b, length)
+  pad = -n % chunk
+  hidden = jnp.pad(hidden, ((0, pad), (0, 0))).reshape(-1, chunk, d)
+  targets = jnp.pad(targets, (0, pad)).reshape(-1, chunk)
+  _, (losses, correct) = jax.lax.scan(
+    lambda _, xs: (None, jax.checkpoint(nll)(*xs)), None, (hidden, targets)
+  )
+  return losses.reshape(-1)[:n].reshape(b, length), correct.reshape(-1)[:n].reshape(b, length)

@@ -1,0 +1,132 @@
+"""The Set Block Decoding loss (SBD, equations 13 and 14, Algorithm 1).
+
+    L(x, x-hat) = - sum_{t=2..L} log p(x_t | x_<t ;)
+                  - sum_{t in T} sum_{i<k} 1[x-hat_{t+i} = m] log p(x_{t+i} | x_<t ; x-hat_{t..t+k-1})
+
+with T = {1 + l k : l = 0 .. floor(L / k) - 1}: a last, partial block carries no masked term. One
+forward over [clean; masked] (2L tokens) under `masks.SBDTrain` gives both terms.
+
+The paper's Figure 7 is not followed where it contradicts this: its labels are inverted (it drops
+the *masked* positions), its block length can be 0, and it passes L where Figure 9 expects 2L.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax import corruption, masks
+from sbdjax.errors import UsageError
+from sbdjax.lm import LM
+from sbdjax.losses.cross_entropy import CHUNK, token_nll
+from sbdjax.losses.ntp import documents, shifted
+
+# Weight of a masked token's term, from (eta_B, number of masked targets_B, number of targets_B).
+# All three have the batch's NTP target count as their one denominator.
+NORMALISATIONS = {
+  # As printed in equation 14: every masked token counts 1.
+  "sum": lambda eta_B, masked_B, total_B: jnp.ones_like(eta_B),
+  # The masked tokens of a sequence together weigh what its targets weigh.
+  "mean": lambda eta_B, masked_B, total_B: total_B / jnp.maximum(masked_B, 1.0),
+  # The weight of the masked-diffusion likelihood bound (its schedule alpha = 1 - eta).
+  "inverse_eta": lambda eta_B, masked_B, total_B: 1.0 / eta_B,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SBDLossConfig:
+  """Settings of the SBD loss.
+
+  Attributes:
+    block_size_min: smallest k. Equal to `block_size_max`: a fixed block size.
+    block_size_max: largest k; k is drawn uniformly from [min, max] each step (paper: [2, 16]).
+    ntp_weight: factor of the next-token term. 0: the term is logged and carries no gradient.
+    masked_weight: factor of the masked term.
+    normalisation: "sum" (as printed), "mean" or "inverse_eta"; see NORMALISATIONS.
+    document_mask: attention stays inside each packed document.
+    chunk: tokens whose logits exist at one time.
+  """
+
+  block_size_min: int = 2
+  block_size_max: int = 16
+  ntp_weight: float = 1.0
+  masked_weight: float = 1.0
+  normalisation: str = "sum"
+  document_mask: bool = True
+  chunk: int = CHUNK
+
+  def __post_init__(self):
+    if not 1 <= self.block_size_min <= self.block_size_max:
+      raise UsageError(
+        "loss.block_size_min and block_size_max need 1 <= min <= max, got "
+        f"{self.block_size_min} and {self.block_size_max}"
+      )
+    if self.normalisation not in NORMALISATIONS:
+      raise UsageError(
+        f"loss.normalisation={self.normalisation!r}: choose one of {tuple(NORMALISATIONS)}"
+      )
+    if self.ntp_weight < 0 or self.masked_weight < 0:
+      raise UsageError("loss.ntp_weight and loss.masked_weight must not be negative")
+
+
+def make_loss(config: SBDLossConfig):
+  """Equation 14 as a loss function; `weight` is the number of next-token targets."""
+  normalise = NORMALISATIONS[config.normalisation]
+
+  def loss_fn(lm: LM, params, batch, key):
+    if lm.config.mask_id is None:
+      raise UsageError("the SBD loss needs a model with a mask token: set model.mask_id")
+    key_size, key_noise = jax.random.split(key)
+    # Drawn from the step's key alone: every device and example of a step shares one k.
+    block_size = jax.random.randint(
+      key_size, (), config.block_size_min, config.block_size_max + 1, jnp.int32
+    )
+    keys_B = corruption.example_keys(key_noise, batch["example_id"])
+    noisy, masked, eta_B = corruption.mask_at_random(keys_B, batch["tokens"], lm.config.mask_id)
+    return loss_on(lm, params, batch, noisy, masked, eta_B, block_size)
+
+  def loss_on(lm: LM, params, batch, noisy, masked, eta_B, block_size):
+    """The loss of given noise; what a reference implementation is compared with."""
+    tokens, length = batch["tokens"], batch["tokens"].shape[1]
+    mask = masks.SBDTrain(
+      block_size=block_size,
+      documents=documents(batch, config.document_mask),
+      max_block_size=config.block_size_max,
+    )
+    hidden, _ = lm.apply(
+      params,
+      jnp.concatenate([tokens, noisy], axis=1),
+      positions_BxT=jnp.tile(batch["positions"], (1, 2)),
+      mask=mask,
+    )
+    next_tokens, ntp_weights = shifted(batch)
+    in_whole_block_L = jnp.arange(length) < (length // block_size) * block_size
+    masked_weights = batch["weights"] * (masked & in_whole_block_L)
+    nll, correct = token_nll(
+      lambda h: lm.logits(params, h),
+      hidden,
+      jnp.concatenate([next_tokens, tokens], axis=1),
+      mask_id=lm.config.mask_id,
+      chunk=config.chunk,
+    )
+    ntp_sum, weight = jnp.sum(nll[:, :length] * ntp_weights), jnp.sum(ntp_weights)
+    masked_nll_B = jnp.sum(nll[:, length:] * masked_weights, axis=1)
+    factor_B = normalise(eta_B, jnp.sum(masked_weights, axis=1), jnp.sum(ntp_weights, axis=1))
+    masked_sum = jnp.sum(masked_nll_B * factor_B)
+
+    if config.ntp_weight == 0.0:
+      ntp_sum = jax.lax.stop_gradient(ntp_sum)
+    loss = config.ntp_weight * ntp_sum + config.masked_weight * masked_sum
+    masked_count = jnp.sum(masked_weights)
+    metrics = {
+      "ntp_loss": (ntp_sum, weight),
+      "ntp_accuracy": (jnp.sum(correct[:, :length] * ntp_weights), weight),
+      "masked_loss": (jnp.sum(masked_nll_B), masked_count),
+      "masked_accuracy": (jnp.sum(correct[:, length:] * masked_weights), masked_count),
+    }
+    return loss, weight, metrics
+
+  loss_fn.on = loss_on
+  return loss_fn

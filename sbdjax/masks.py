@@ -1,0 +1,266 @@
+"""Attention masks as rules: small frozen dataclasses that say which keys a query sees.
+
+Every mask this library needs shows a query at most two intervals of keys,
+
+    visible(q, s)  <=>  start0[q] <= s < end0[q]  or  start1[q] <= s < end1[q],
+
+so a rule is described completely by O(T) integers. A rule gives two things:
+
+* `intervals(num_queries, num_keys)`: those integers, computed in the graph. Block sizes and
+  lengths may be traced, so one compilation serves every block size.
+* `tiles(num_queries, num_keys, size)`: *static* bounds, a list of query tiles with the key ranges
+  that any query of the tile may see whatever the traced values are. The XLA attention computes
+  only those ranges; kernels derive their exact tile map from the intervals.
+
+`dense(rule, T, S)` is the boolean matrix, the oracle everything else is tested against.
+
+Keys are numbered along the concatenation of everything attended to: for a forward with a cache,
+the `capacity` cache slots come first and the T tokens of this forward after them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+class Intervals(NamedTuple):
+  """Half-open key intervals of every query row; int32 [B or 1, T] each. Empty: end <= start."""
+
+  start0: jax.Array
+  end0: jax.Array
+  start1: jax.Array
+  end1: jax.Array
+
+
+class Tile(NamedTuple):
+  """Static bounds: queries [start, stop) see no key outside the ranges in `keys`."""
+
+  start: int
+  stop: int
+  keys: tuple[tuple[int, int], ...]
+
+
+class Mask(Protocol):
+  """What attention asks of a rule."""
+
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals: ...
+
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]: ...
+
+
+class Documents(NamedTuple):
+  """Bounds of the document each position belongs to, for packed rows; int32 [B, L] each."""
+
+  start_BxL: jax.Array
+  end_BxL: jax.Array
+
+
+def document_bounds(segment_ids_BxL: jax.Array) -> Documents:
+  """First index and one past the last index of the run of equal ids around each position."""
+  ids = segment_ids_BxL
+  length = ids.shape[1]
+  index_L = jnp.arange(length, dtype=jnp.int32)
+  change_BxL = ids[:, 1:] != ids[:, :-1]
+  edge_Bx1 = jnp.ones((ids.shape[0], 1), bool)
+  first_BxL = jnp.concatenate([edge_Bx1, change_BxL], axis=1)
+  last_BxL = jnp.concatenate([change_BxL, edge_Bx1], axis=1)
+  start_BxL = jax.lax.cummax(jnp.where(first_BxL, index_L, 0), axis=1)
+  end_BxL = jax.lax.cummin(jnp.where(last_BxL, index_L + 1, length), axis=1, reverse=True)
+  return Documents(start_BxL, end_BxL)
+
+
+def dense(mask: Mask, num_queries: int, num_keys: int) -> jax.Array:
+  """The rule as a boolean matrix [B or 1, T, S]: True where query t sees key s."""
+  return visible(mask.intervals(num_queries, num_keys), jnp.arange(num_keys, dtype=jnp.int32))
+
+
+def visible(intervals: Intervals, keys_S: jax.Array) -> jax.Array:
+  """`intervals` spelled out on the given key indices: bool [B or 1, T, S]."""
+  s0, e0, s1, e1 = (x[..., None] for x in intervals)
+  return ((keys_S >= s0) & (keys_S < e0)) | ((keys_S >= s1) & (keys_S < e1))
+
+
+def _chunks(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+  return [(a, min(a + size, stop)) for a in range(start, stop, size)]
+
+
+def _rows(*values) -> Intervals:
+  """Broadcasts scalars, [T] and [B, T] arrays to one [B or 1, T] shape."""
+  values = [jnp.atleast_2d(jnp.asarray(v, jnp.int32)) for v in values]
+  return Intervals(*jnp.broadcast_arrays(*values))
+
+
+def _iota(n: int) -> jax.Array:
+  return jnp.arange(n, dtype=jnp.int32)
+
+
+@flax.struct.dataclass
+class Causal:
+  """Query i sees keys 0..i; inside its own document if `documents` is given."""
+
+  documents: Documents | None = None
+
+  def intervals(self, num_queries, num_keys):
+    del num_keys
+    i_T = _iota(num_queries)
+    start = 0 if self.documents is None else self.documents.start_BxL
+    return _rows(start, i_T + 1, 0, jnp.zeros_like(i_T))
+
+  def tiles(self, num_queries, num_keys, size):
+    del num_keys
+    return [Tile(a, b, ((0, b),)) for a, b in _chunks(0, num_queries, size)]
+
+
+@flax.struct.dataclass
+class Full:
+  """Every query sees every key below `length_B` (all keys where it is None)."""
+
+  length_B: jax.Array | None = None
+
+  def intervals(self, num_queries, num_keys):
+    end = num_keys if self.length_B is None else self.length_B[:, None]
+    return _rows(jnp.zeros_like(_iota(num_queries)), end, 0, 0)
+
+  def tiles(self, num_queries, num_keys, size):
+    return [Tile(a, b, ((0, num_keys),)) for a, b in _chunks(0, num_queries, size)]
+
+
+@flax.struct.dataclass
+class BlockCausal:
+  """Query i sees its own block and all earlier ones: floor(s / k) <= floor(i / k).
+
+  Attributes:
+    block_size: k, int32 scalar, may be traced; blocks are counted from position 0.
+    documents: bounds of packed documents; a query sees nothing outside its own.
+    max_block_size: static bound on k, for the static tile bounds.
+  """
+
+  block_size: jax.Array | int
+  documents: Documents | None = None
+  max_block_size: int = flax.struct.field(pytree_node=False, default=64)
+
+  def intervals(self, num_queries, num_keys):
+    end_T = jnp.minimum((_iota(num_queries) // self.block_size + 1) * self.block_size, num_keys)
+    if self.documents is None:
+      return _rows(0, end_T, 0, 0)
+    docs = self.documents
+    return _rows(docs.start_BxL, jnp.minimum(end_T, docs.end_BxL), 0, 0)
+
+  def tiles(self, num_queries, num_keys, size):
+    reach = self.max_block_size - 1
+    return [
+      Tile(a, b, ((0, min(b + reach, num_keys)),)) for a, b in _chunks(0, num_queries, size)
+    ]
+
+
+@flax.struct.dataclass
+class SBDTrain:
+  """Training mask of Set Block Decoding over [clean x; masked x-hat], 2L tokens (Figures 8, 9).
+
+  Clean query i sees clean keys 0..i. Masked query i, in block b = floor(i / k), sees the clean
+  keys of blocks before b and all masked keys of block b. Both halves use positions 0..L-1.
+
+  Attributes:
+    block_size: k, int32 scalar, may be traced.
+    documents: bounds [B, L] of packed documents (of one half); None: one document a row.
+    max_block_size: static bound on k, for the static tile bounds.
+  """
+
+  block_size: jax.Array | int
+  documents: Documents | None = None
+  max_block_size: int = flax.struct.field(pytree_node=False, default=16)
+
+  def intervals(self, num_queries, num_keys):
+    length = num_queries // 2
+    del num_keys
+    i_L = _iota(length)
+    k = self.block_size
+    docs = self.documents
+    first = jnp.zeros((1, length), jnp.int32) if docs is None else docs.start_BxL
+    last = jnp.full((1, length), length, jnp.int32) if docs is None else docs.end_BxL
+    block_L = (i_L // k) * k
+    clean = _rows(first, i_L + 1, 0, jnp.zeros_like(i_L))
+    masked = _rows(
+      first,
+      block_L,
+      length + jnp.maximum(block_L, first),
+      length + jnp.minimum(block_L + k, last),
+    )
+    return Intervals(*(jnp.concatenate([c, m], axis=1) for c, m in zip(clean, masked, strict=True)))
+
+  def tiles(self, num_queries, num_keys, size):
+    del num_keys
+    length, reach = num_queries // 2, self.max_block_size - 1
+    clean = [Tile(a, b, ((0, b),)) for a, b in _chunks(0, length, size)]
+    masked = [
+      Tile(
+        length + a,
+        length + b,
+        ((0, b - 1), (length + max(0, a - reach), length + min(length, b + reach))),
+      )
+      for a, b in _chunks(0, length, size)
+    ]
+    return clean + masked
+
+
+@flax.struct.dataclass
+class OpenBlock:
+  """Inference mask without a cache (Figures 3 and 10): a causal prefix, then one open block.
+
+  Query i < boundary sees keys 0..i; query i >= boundary sees keys 0..end-1.
+  """
+
+  boundary_B: jax.Array
+  end_B: jax.Array
+
+  def intervals(self, num_queries, num_keys):
+    del num_keys
+    i_T = _iota(num_queries)
+    boundary, end = self.boundary_B[:, None], self.end_B[:, None]
+    return _rows(0, jnp.where(i_T < boundary, i_T + 1, end), 0, 0)
+
+  def tiles(self, num_queries, num_keys, size):
+    return Full().tiles(num_queries, num_keys, size)
+
+
+@flax.struct.dataclass
+class Cached:
+  """Decoding mask with a cache: [cache slots 0..S-1 | T new tokens].
+
+  The new tokens are `num_causal` causal ones followed by one open, bidirectional block; the
+  causal ones are valid from column `start_B` on (so a row may bring fewer than `num_causal`,
+  right-aligned). Every new token sees the committed slots [0, length_B).
+
+    prefill, AR, verification:  num_causal = T
+    inside an SBD block:        num_causal = 0
+    first forward of a block:   num_causal = k, T = 2k  (the finished block, then k masks)
+
+  Attributes:
+    length_B: committed slots of each row.
+    start_B: first valid new column of each row.
+    num_causal: how many of the T new tokens are causal (static).
+  """
+
+  length_B: jax.Array
+  start_B: jax.Array
+  num_causal: int = flax.struct.field(pytree_node=False)
+
+  def intervals(self, num_queries, num_keys):
+    capacity = num_keys - num_queries
+    j_T = _iota(num_queries)
+    end_T = jnp.where(j_T < self.num_causal, j_T + 1, num_queries)
+    return _rows(
+      jnp.zeros_like(j_T), self.length_B[:, None], capacity + self.start_B[:, None], capacity + end_T
+    )
+
+  def tiles(self, num_queries, num_keys, size):
+    capacity = num_keys - num_queries
+    tiles = []
+    for a, b in _chunks(0, num_queries, size):
+      stop = num_queries if b > self.num_causal else b
+      tiles.append(Tile(a, b, ((0, capacity), (capacity, capacity + stop))))
+    return tiles

@@ -1,0 +1,1 @@
+"""The network: rotary positions, grouped-query attention, the scanned transformer."""
