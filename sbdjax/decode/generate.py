@@ -1,0 +1,159 @@
+"""Drives a sampler over a list of prompts and hands back plain Python results.
+
+All prompts are padded to one width and run in batches of one size, so one compilation serves
+them all; compiling is timed apart from running.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from sbdjax.decode import base
+from sbdjax.decode.base import Generation, Sampler
+from sbdjax.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """One prompt's outcome.
+
+  Attributes:
+    prompt_tokens: ids given.
+    tokens: ids generated, EOS included.
+    nfe: network forwards of this row, its prefill apart.
+    prefill_nfe: forwards spent on the prompt.
+    reveal_step: for each generated token, the 0-based forward that revealed it.
+    finish: "eos" or "length".
+    seconds: wall-clock of the batch this row was decoded in, without compilation.
+    batch_size: rows decoded together.
+  """
+
+  prompt_tokens: list[int]
+  tokens: list[int]
+  nfe: int
+  prefill_nfe: int
+  reveal_step: list[int]
+  finish: str
+  seconds: float
+  batch_size: int
+
+  @property
+  def tpf(self) -> float:
+    """Generated tokens a forward: the NFE speed-up over autoregressive decoding."""
+    return len(self.tokens) / self.nfe
+
+
+def pad_prompts(prompts: Sequence[Sequence[int]], width: int = 0) -> tuple[np.ndarray, np.ndarray]:
+  """Right-pads prompts to `width` (0: the longest): int32 [B, P] and their lengths [B].
+
+  Raises:
+    UsageError: no prompts, or an empty one (the network needs one token to start from).
+  """
+  if not prompts:
+    raise UsageError("there are no prompts to decode")
+  lengths = np.array([len(p) for p in prompts], np.int32)
+  if lengths.min() == 0:
+    raise UsageError(f"prompt {int(lengths.argmin())} is empty: give at least one token (bos)")
+  width = max(width, int(lengths.max()))
+  padded = np.zeros((len(prompts), width), np.int32)
+  for row, prompt in zip(padded, prompts, strict=True):
+    row[: len(prompt)] = prompt
+  return padded, lengths
+
+
+def check_context(
+  prompts: Sequence[Sequence[int]], max_tokens: int, max_seq_len: int, vocab_size: int
+):
+  """Refuses prompts the model cannot take.
+
+  Raises:
+    UsageError: a prompt plus `max_tokens` exceeds the context, or holds an id the model lacks.
+  """
+  for i, prompt in enumerate(prompts):
+    if len(prompt) + max_tokens > max_seq_len:
+      raise UsageError(
+        f"prompt {i} has {len(prompt)} tokens; with max_tokens={max_tokens} that exceeds the "
+        f"model's context of {max_seq_len}: shorten the prompt or lower max_tokens"
+      )
+    bad = [t for t in prompt if not 0 <= t < vocab_size]
+    if bad:
+      raise UsageError(f"prompt {i} holds token {bad[0]}; the model knows 0..{vocab_size - 1}")
+
+
+def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
+  """The first `rows` rows of a finished Generation as Results."""
+  out = jax.device_get(out)
+  results = []
+  for i in range(rows):
+    start, stop = int(out.prompt_len_B[i]), int(out.length_B[i])
+    results.append(
+      Result(
+        prompt_tokens=out.tokens_BxC[i, :start].tolist(),
+        tokens=out.tokens_BxC[i, start:stop].tolist(),
+        nfe=int(out.nfe_B[i]),
+        prefill_nfe=int(out.prefill_nfe_B[i]),
+        reveal_step=out.reveal_step_BxC[i, start:stop].tolist(),
+        finish="eos" if out.eos_B[i] else "length",
+        seconds=seconds,
+        batch_size=out.length_B.shape[0],
+      )
+    )
+  return results
+
+
+class Decoder:
+  """A sampler compiled once and run over many prompts.
+
+  Attributes:
+    compile_seconds: time spent compiling so far.
+  """
+
+  def __init__(self, build: Callable[..., Sampler]):
+    """`build(settings) -> Sampler` is called inside jit: numbers in `settings` (gamma, ...) are
+    traced, so changing them compiles nothing."""
+    self._build = build
+    self._run = jax.jit(
+      lambda settings, params, prompts, lengths, keys: base.decode(
+        build(settings), params, prompts, lengths, keys
+      ).out
+    )
+    self._compiled = {}
+    self.compile_seconds = 0.0
+
+  def generate(
+    self,
+    params,
+    prompts: Sequence[Sequence[int]],
+    key: jax.Array,
+    settings=None,
+    batch_size: int = 0,
+  ) -> Iterator[Result]:
+    """Decodes `prompts`, `batch_size` at a time (0: all at once), in order.
+
+    Row i uses `fold_in(key, i)`, whatever the batch size. The last batch is filled up with its
+    own last prompt, whose extra results are dropped.
+    """
+    padded, lengths = pad_prompts(prompts)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(len(prompts)))
+    size = min(batch_size or len(prompts), len(prompts))
+    for first in range(0, len(prompts), size):
+      rows = np.minimum(np.arange(first, first + size), len(prompts) - 1)
+      args = (settings, params, padded[rows], lengths[rows], keys[rows])
+      run = self._executable(args)
+      start = time.perf_counter()
+      out = jax.block_until_ready(run(*args))
+      seconds = time.perf_counter() - start
+      yield from results_of(out, min(size, len(prompts) - first), seconds)
+
+  def _executable(self, args):
+    signature = str(jax.tree.map(jax.typeof, args))
+    if signature not in self._compiled:
+      start = time.perf_counter()
+      self._compiled[signature] = self._run.lower(*args).compile()
+      self.compile_seconds += time.perf_counter() - start
+    return self._compiled[signature]

@@ -1,0 +1,76 @@
+"""sbdjax's own single-file format: safetensors with the settings in the header's metadata.
+
+Tensor names are the parameter tree's paths joined by "." ("layers.attn.q_kernel"). The metadata
+holds one JSON object under "sbdjax": the model's TransformerConfig, the tokenizer's name, the eos
+ids, and `made_by`, the command that made the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+from flax import traverse_util
+from safetensors.numpy import save
+
+from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.nn.transformer import TransformerConfig
+
+_KEY = "sbdjax"
+
+
+def write(
+  path: str | os.PathLike, config: TransformerConfig, params: Mapping, settings: Mapping[str, Any]
+):
+  """Writes parameters and settings to one .safetensors file, whole or not at all.
+
+  Args:
+    settings: JSON values kept beside the model configuration: tokenizer, eos_ids, made_by.
+
+  Raises:
+    CheckpointError: the file cannot be written.
+  """
+  path = pathlib.Path(path)
+  flat = traverse_util.flatten_dict(dict(params), sep=".")
+  tensors = {name: np.ascontiguousarray(value) for name, value in flat.items()}
+  header = {_KEY: json.dumps({"model": dataclasses.asdict(config), **settings}, sort_keys=True)}
+  temporary = path.with_name(path.name + ".tmp")
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_bytes(save(tensors, header))
+    temporary.replace(path)
+  except OSError as e:
+    temporary.unlink(missing_ok=True)
+    raise CheckpointError(f"cannot write {path}: {e.strerror or e}") from e
+
+
+def read(path: str | os.PathLike) -> tuple[TransformerConfig, dict, dict[str, Any]]:
+  """Reads what `write` wrote: configuration, parameters (numpy) and the other settings.
+
+  Raises:
+    CheckpointError: unreadable, truncated, without this package's header, or with tensors that
+      are not those of its configuration.
+  """
+  try:
+    with safetensors.safe_open(str(path), framework="numpy") as file:
+      metadata = file.metadata() or {}
+      if _KEY not in metadata:
+        raise CheckpointError(
+          f"{path} is a safetensors file without sbdjax settings in its header: it was not "
+          "written by this package"
+        )
+      flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+  except (OSError, safetensors.SafetensorError) as e:
+    raise CheckpointError(f"cannot read {path}: {e}") from e
+  settings = json.loads(metadata[_KEY])
+  try:
+    config = TransformerConfig(**settings.pop("model"))
+  except (TypeError, KeyError, UsageError) as e:
+    raise CheckpointError(f"{path} describes a model this version does not know: {e}") from e
+  return config, traverse_util.unflatten_dict(flat, sep="."), settings
