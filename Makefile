@@ -1,0 +1,51 @@
+# Everything runs in .venv, made on first use from the pinned requirements; a second call starts
+# at once. PYTHON may name any interpreter from 3.11 on.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+DEV    := $(VENV)/.installed-dev
+
+# Compiled programs are kept between runs; several fake CPU devices need NPROC (README, "Traps").
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+export NPROC ?= 16
+
+.PHONY: quickstart quickstart-short test test-all lint format clean
+
+quickstart: $(STAMP)
+	@$(RUN) -m sbdjax quickstart
+
+quickstart-short: $(STAMP)
+	@$(RUN) -m sbdjax quickstart --short --workdir=quickstart/short
+
+test: $(DEV)
+	$(RUN) -m pytest -n 2 -m "not long" tests
+
+test-all: $(DEV)
+	$(RUN) -m pytest -n 2 tests
+
+lint: $(DEV)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: $(DEV)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+$(STAMP): requirements.txt pyproject.toml
+	@test -n "$(PYTHON)" || \
+	  { echo "error: found no Python >= 3.11: install one, or name it: make PYTHON=..."; exit 2; }
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@echo "installing the pinned requirements into $(VENV) (once) ..."
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+$(DEV): $(STAMP)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache quickstart
