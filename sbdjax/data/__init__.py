@@ -1,0 +1,1 @@
+"""Corpora, tokenizers and the input pipeline: everything between a file and a numpy batch."""

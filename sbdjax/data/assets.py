@@ -1,0 +1,28 @@
+"""Files that travel inside the package (`sbdjax/assets`; their origins are in its NOTICE)."""
+
+import pathlib
+
+from sbdjax.errors import DataError
+
+_FOLDER = pathlib.Path(__file__).resolve().parent.parent / "assets"
+PREFIX = "asset:"
+
+
+def path(name: str) -> pathlib.Path:
+  """Where the embedded file `name` lies.
+
+  Raises:
+    DataError: there is no such file.
+  """
+  found = _FOLDER / name
+  if not found.is_file():
+    names = ", ".join(sorted(p.name for p in _FOLDER.iterdir() if p.name != "NOTICE"))
+    raise DataError(f"no embedded file {name!r}: the package has {names}")
+  return found
+
+
+def resolve(name: str) -> pathlib.Path:
+  """A path as users write it: `asset:NAME` is an embedded file, `~` is the home folder."""
+  if name.startswith(PREFIX):
+    return path(name.removeprefix(PREFIX))
+  return pathlib.Path(name).expanduser()

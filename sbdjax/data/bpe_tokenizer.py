@@ -1,0 +1,164 @@
+"""GPT-2's byte-level BPE and any `tokenizer.json`, through the `tokenizers` library."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from sbdjax.errors import DataError, UsageError
+
+GPT2_END = "<|endoftext|>"
+# Tried in this order where no file beside tokenizer.json names them.
+_COMMON_NAMES = {
+  "bos": ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<bos>", "<cls>", GPT2_END),
+  "eos": ("</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", GPT2_END),
+  "mask": ("<|mask|>", "<|MASK|>", "<|mdm_mask|>", "<mask>", "[MASK]"),
+}
+_SETTING_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+class LibraryTokenizer:
+  """A tokenizer of the `tokenizers` library. See `tokenizers.Tokenizer` of this package.
+
+  `continues` changes nothing: what the library does at the start of a text is in its file.
+  """
+
+  def __init__(
+    self,
+    library: tokenizers.Tokenizer,
+    bos_id: int | None = None,
+    eos_id: int | None = None,
+    mask_id: int | None = None,
+  ):
+    self._library = library
+    self.bos_id, self.eos_id, self.mask_id = bos_id, eos_id, mask_id
+    # Ids may have gaps, so the number of entries is not enough.
+    self.vocab_size = 1 + max(library.get_vocab(with_added_tokens=True).values(), default=-1)
+
+  def encode(
+    self, text: str, bos: bool = False, eos: bool = False, continues: bool = False
+  ) -> list[int]:
+    del continues
+    ids = self._library.encode(text, add_special_tokens=False).ids
+    return self._special("bos", bos) + ids + self._special("eos", eos)
+
+  def encode_batch(self, texts: Sequence[str], continues: bool = False) -> list[np.ndarray]:
+    del continues
+    encoded = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [np.array(e.ids, np.int32) for e in encoded]
+
+  def decode(self, ids: Sequence[int], show_mask: str = "") -> str:
+    ids = list(map(int, ids))
+    kept = [i for i in ids if self._is_text(i)]
+    text = self._decode(kept)
+    # Marks are inserted afterwards: the library may treat the start of each run as a text's start.
+    done, pieces, seen = 0, [], 0
+    for i in ids:
+      mark = show_mask if i == self.mask_id else "" if self._is_known(i) else "\ufffd"
+      if mark:
+        upto = len(self._decode(kept[:seen]))
+        pieces += [text[done:upto], mark]
+        done = upto
+      seen += self._is_text(i)
+    return "".join(pieces) + text[done:]
+
+  def stream(self) -> "LibraryStream":
+    return LibraryStream(self._library, self._is_text)
+
+  def _special(self, name: str, wanted: bool) -> list[int]:
+    token = getattr(self, f"{name}_id")
+    if wanted and token is None:
+      raise UsageError(f"this tokenizer has no {name} token: set add_{name} False")
+    return [token] if wanted else []
+
+  def _is_known(self, token: int) -> bool:
+    return 0 <= token < self.vocab_size
+
+  def _is_text(self, token: int) -> bool:
+    return self._is_known(token) and token not in (self.bos_id, self.eos_id, self.mask_id)
+
+  def _decode(self, ids: list[int]) -> str:
+    return self._library.decode(ids, skip_special_tokens=True)
+
+
+class LibraryStream:
+  """A `TokenStream` over the library's own incremental decoder."""
+
+  def __init__(self, library: tokenizers.Tokenizer, is_text):
+    self._library, self._is_text = library, is_text
+    self._decoder = decoders.DecodeStream(skip_special_tokens=True)
+    self._ids: list[int] = []
+    self._length = 0
+
+  def push(self, token: int) -> str:
+    if not self._is_text(int(token)):
+      return ""
+    self._ids.append(int(token))
+    text = self._decoder.step(self._library, int(token)) or ""
+    self._length += len(text)
+    return text
+
+  def finish(self) -> str:
+    return self._library.decode(self._ids, skip_special_tokens=True)[self._length :]
+
+
+def load_gpt2(vocab: pathlib.Path, merges: pathlib.Path) -> LibraryTokenizer:
+  """GPT-2's tokenizer from `encoder.json` and `vocab.bpe` (or `vocab.json` and `merges.txt`).
+
+  As in OpenAI's encoder, "<|endoftext|>" inside a text is ordinary text; its token serves as both
+  bos and eos.
+
+  Raises:
+    DataError: a file cannot be read.
+  """
+  try:
+    library = tokenizers.Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
+  except Exception as error:  # The library raises bare Exception.
+    raise DataError(f"cannot read {vocab} and {merges} as GPT-2's tokenizer: {error}") from error
+  library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  library.decoder = decoders.ByteLevel()
+  end = library.token_to_id(GPT2_END)
+  return LibraryTokenizer(library, bos_id=end, eos_id=end)
+
+
+def load_tokenizer_json(path: pathlib.Path) -> LibraryTokenizer:
+  """Any `tokenizer.json`.
+
+  Its bos, eos and mask tokens are those named by `tokenizer_config.json` or
+  `special_tokens_map.json` beside it, else common names that its vocabulary holds, else None.
+
+  Raises:
+    DataError: the file cannot be read.
+  """
+  try:
+    library = tokenizers.Tokenizer.from_file(str(path))
+  except Exception as error:  # The library raises bare Exception.
+    raise DataError(f"cannot read {path} as a tokenizer.json: {error}") from error
+  library.no_padding()
+  library.no_truncation()
+  settings = [_read_settings(path.parent / name) for name in _SETTING_FILES]
+  special = {name: _find_special(library, settings, name) for name in _COMMON_NAMES}
+  return LibraryTokenizer(library, *(special[name] for name in ("bos", "eos", "mask")))
+
+
+def _read_settings(path: pathlib.Path) -> dict:
+  if not path.is_file():
+    return {}
+  try:
+    found = json.loads(path.read_text("utf-8"))
+  except (OSError, ValueError) as error:
+    raise DataError(f"cannot read {path}: {error}") from error
+  return found if isinstance(found, dict) else {}
+
+
+def _find_special(library: tokenizers.Tokenizer, settings: Sequence[dict], name: str) -> int | None:
+  for source in settings:
+    if f"{name}_token" in source:  # Present and null means that there is none.
+      token = source[f"{name}_token"]
+      token = token.get("content") if isinstance(token, dict) else token
+      return None if token is None else library.token_to_id(token)
+  ids = (library.token_to_id(token) for token in _COMMON_NAMES[name])
+  return next((i for i in ids if i is not None), None)

@@ -1,0 +1,83 @@
+"""Settings of the input pipeline."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+
+from sbdjax.errors import UsageError
+
+SPLITS = ("train", "validation", "test")
+FILE_SOURCES = ("text", "jsonl", "tokens")
+SOURCES = ("stories", "text8", *FILE_SOURCES)
+TFDS_PREFIX = "tfds:"
+PACKINGS = ("concat", "first_fit", "pad")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """What to read and how to cut it into rows.
+
+  Attributes:
+    source: "stories" (embedded TinyStories), "text8", "text" (plain text documents), "jsonl",
+      "tokens" (already tokenized: .npz of `token_file.write_tokens`, .npy), or "tfds:NAME".
+    path: the file to read (`asset:NAME` is an embedded one; .xz and .gz are opened); for "tfds:"
+      the data_dir. Empty: what is embedded, or for text8 the cache, its official address, or the
+      embedded slice, in this order.
+    valid_path: a file for the validation split; then `path` is all training data.
+    split_sizes: sizes of train, validation, test in characters (text8) or documents, or fractions
+      if none is above 1. Empty: 90 %, 5 %, 5 %, which is the published split of text8.
+    separator: what stands between documents of a plain text file.
+    download: whether text8 may be fetched; `cache_dir` is where it is kept (empty:
+      $SBDJAX_CACHE, else ~/.cache/sbdjax).
+    tokenizer: as for `tokenizers.load_tokenizer`.
+    add_bos, add_eos: put the tokenizer's bos before, its eos after every document of text.
+    seq_len: L, tokens in a row.
+    packing: "concat" (documents one after the other, cut every L tokens, no padding), "first_fit"
+      (whole documents, several in a row; one longer than L is cut) or "pad" (one document a row).
+    reset_positions: positions count from the start of each document in the row, not of the row.
+    separate_documents: segment ids number the documents of a row, and an added bos is given, not a
+      target; otherwise a row is one segment and each bos is also the end mark of the text before.
+    num_workers: processes that prepare batches; 0: the calling one. The stream is the same.
+  """
+
+  source: str = "stories"
+  path: str = ""
+  valid_path: str = ""
+  split_sizes: tuple[float, ...] = ()
+  separator: str = "<|endoftext|>"
+  download: bool = True
+  cache_dir: str = ""
+  tokenizer: str = "tok512"
+  add_bos: bool = True
+  add_eos: bool = False
+  seq_len: int = 256
+  packing: str = "concat"
+  reset_positions: bool = False
+  separate_documents: bool = False
+  num_workers: int = 0
+
+  def __post_init__(self):
+    if not self.source.startswith(TFDS_PREFIX):
+      check_choice("data.source", self.source, SOURCES, f" or {TFDS_PREFIX}NAME")
+    check_choice("data.packing", self.packing, PACKINGS)
+    if self.source in FILE_SOURCES and not self.path:
+      raise UsageError(f"data.source={self.source!r} reads a file: set data.path")
+    if self.seq_len < 2:
+      raise UsageError(f"data.seq_len={self.seq_len}: a row needs at least 2 tokens")
+    if self.num_workers < 0:
+      raise UsageError(f"data.num_workers={self.num_workers}: set 0 (no extra process) or more")
+    if not self.separator:
+      raise UsageError("data.separator is empty: give the string that stands between documents")
+    sizes = self.split_sizes
+    if sizes and (len(sizes) != 3 or min(sizes) < 0 or sizes[0] == 0):
+      raise UsageError(f"data.split_sizes={sizes}: give three sizes (train, validation, test)")
+
+
+def check_choice(field: str, value: str, choices: Iterable[str], more: str = ""):
+  """Raises UsageError naming the nearest choice unless `value` is one of them."""
+  choices = tuple(choices)
+  if value in choices:
+    return
+  near = difflib.get_close_matches(value, choices, n=1)
+  hint = f"; did you mean {near[0]!r}?" if near else ""
+  raise UsageError(f"unknown {field}={value!r}: choose {', '.join(choices)}{more}{hint}")

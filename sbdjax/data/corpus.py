@@ -1,0 +1,154 @@
+"""A tokenized corpus in memory."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.errors import DataError
+
+_PROBE = 1 << 16
+
+
+class Document(NamedTuple):
+  """One text of a corpus: strings, or token ids that are taken as they are.
+
+  Tokens of `prompt` come first and are no targets of the loss.
+  """
+
+  body: str | Sequence[int]
+  prompt: str | Sequence[int] = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+  """Documents as one flat array.
+
+  Attributes:
+    tokens: [N] uint8, uint16 or int32 (the smallest that holds the vocabulary); may be a memmap.
+    lengths: [documents] int64, none of them zero, summing to N.
+    prompt_lengths: [documents] int64, how many first tokens of each are given, or None (all 0).
+    origin: where the text comes from, for people.
+  """
+
+  tokens: np.ndarray
+  lengths: np.ndarray
+  prompt_lengths: np.ndarray | None = None
+  origin: str = ""
+
+  @functools.cached_property
+  def starts(self) -> np.ndarray:
+    """[documents] int64: index of each document's first token."""
+    return np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
+
+  @property
+  def fingerprint(self) -> int:
+    """A checksum of the lengths and of both ends of the tokens: tells two corpora apart cheaply."""
+    parts = self.lengths, self.tokens[:_PROBE], self.tokens[-_PROBE:]
+    return functools.reduce(
+      lambda crc, part: zlib.crc32(np.ascontiguousarray(part, np.int64), crc), parts, 0
+    )
+
+  def take(self, first: int, last: int) -> "Corpus":
+    """Documents first..last-1, without copying; of a single document, those tokens."""
+    if len(self.lengths) == 1:
+      lengths, begin, end = np.array([last - first], np.int64), first, last
+    else:
+      lengths = self.lengths[first:last]
+      begin = int(self.lengths[:first].sum())
+      end = begin + int(lengths.sum())
+    prompts = None if self.prompt_lengths is None else self.prompt_lengths[first:last]
+    return Corpus(self.tokens[begin:end], lengths, prompts, self.origin)
+
+
+def smallest_dtype(vocab_size: int) -> type:
+  """uint8, uint16 or int32, whichever just holds ids below `vocab_size`."""
+  return np.uint8 if vocab_size <= 1 << 8 else np.uint16 if vocab_size <= 1 << 16 else np.int32
+
+
+def _encode_all(
+  texts: Sequence[str | Sequence[int]], encode_batch: Callable[[list[str]], list[np.ndarray]]
+) -> list[np.ndarray]:
+  """Encodes those that are strings, all in one call; arrays the others."""
+  encoded = iter(encode_batch([text for text in texts if isinstance(text, str)]))
+  return [next(encoded) if isinstance(text, str) else as_ids(text) for text in texts]
+
+
+def as_ids(tokens: Sequence[int]) -> np.ndarray:
+  """A flat integer array; raises DataError for anything else."""
+  ids = np.asarray(tokens) if len(tokens) else np.zeros(0, np.int64)
+  if ids.ndim != 1 or ids.dtype.kind not in "iu":
+    raise DataError("token ids must be a flat list of integers")
+  return ids
+
+
+def check_ids(ids: np.ndarray, vocab_size: int, where: str):
+  """Raises DataError unless all ids lie in [0, vocab_size)."""
+  if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+    wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+    raise DataError(
+      f"{where}: token id {wrong} is outside of the vocabulary of {vocab_size} tokens; "
+      "set data.tokenizer to the one that made it"
+    )
+
+
+def tokenize(
+  documents: Sequence[Document],
+  tokenizer: Tokenizer,
+  *,
+  add_bos: bool = False,
+  add_eos: bool = False,
+  bos_is_given: bool = False,
+  origin: str = "",
+) -> Corpus:
+  """Encodes documents; those of token ids get no bos or eos.
+
+  A prompt and its body are encoded apart, so that the boundary of the loss is a token boundary.
+
+  Args:
+    bos_is_given: an added bos counts as prompt.
+
+  Raises:
+    DataError: nothing to encode, characters or ids outside of the vocabulary.
+    UsageError: add_bos or add_eos with a tokenizer that has none.
+  """
+  bos = np.array(tokenizer.encode("", bos=add_bos), np.int64)
+  eos = np.array(tokenizer.encode("", eos=add_eos), np.int64)
+  nothing = bos[:0]
+  has_prompt = [len(d.prompt) > 0 for d in documents]
+  prompts = _encode_all([d.prompt for d in documents], tokenizer.encode_batch)
+  bodies = [nothing] * len(documents)
+  for continues in (False, True):
+    chosen = [i for i, has in enumerate(has_prompt) if has == continues]
+    encode = functools.partial(tokenizer.encode_batch, continues=continues)
+    for i, body in zip(
+      chosen, _encode_all([documents[i].body for i in chosen], encode), strict=True
+    ):
+      bodies[i] = body
+
+  dtype = smallest_dtype(tokenizer.vocab_size)
+  parts, lengths, given = [], [], []
+  for document, prompt, body in zip(documents, prompts, bodies, strict=True):
+    check_ids(prompt, tokenizer.vocab_size, origin)
+    check_ids(body, tokenizer.vocab_size, origin)
+    is_text = isinstance(document.body, str)
+    pieces = (bos if is_text else nothing, prompt, body, eos if is_text else nothing)
+    length = sum(map(len, pieces))
+    if not len(prompt) + len(body):
+      continue
+    parts += [piece.astype(dtype, copy=False) for piece in pieces if len(piece)]
+    lengths.append(length)
+    bos_given = len(pieces[0]) if bos_is_given or len(prompt) else 0
+    given.append(bos_given + len(prompt))
+  if not parts:
+    raise DataError(f"{origin}: the corpus is empty; give a file with some text")
+  return Corpus(
+    np.concatenate(parts) if len(parts) > 1 else parts[0],
+    np.array(lengths, np.int64),
+    np.array(given, np.int64) if any(given) else None,
+    origin,
+  )

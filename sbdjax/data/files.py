@@ -1,0 +1,145 @@
+"""Reading plain, compressed and line-by-line text, and writing; errors name the file."""
+
+import gzip
+import json
+import logging
+import lzma
+import os
+import pathlib
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import IO, Any
+
+from sbdjax.data.corpus import Document
+from sbdjax.errors import DataError
+
+_log = logging.getLogger(__name__)
+
+
+def _unzip_only_member(path: pathlib.Path) -> bytes:
+  with zipfile.ZipFile(path) as archive:
+    names = archive.namelist()
+    if len(names) != 1:
+      raise zipfile.BadZipFile(f"holds {len(names)} files instead of one")
+    return archive.read(names[0])
+
+
+_READERS = {
+  ".xz": lambda path: lzma.decompress(path.read_bytes()),
+  ".gz": lambda path: gzip.decompress(path.read_bytes()),
+  ".zip": _unzip_only_member,
+}
+_READ_ERRORS = (OSError, lzma.LZMAError, EOFError, zlib.error, zipfile.BadZipFile)
+
+
+def read_bytes(path: pathlib.Path, decompress: bool = True) -> bytes:
+  """The content of a file, by default decompressed if its name ends in .xz, .gz or .zip.
+
+  Raises:
+    DataError: it cannot be read, is cut or damaged, or is empty.
+  """
+  try:
+    read = _READERS.get(path.suffix) if decompress else None
+    data = (read or pathlib.Path.read_bytes)(path)
+  except _READ_ERRORS as error:
+    reason = getattr(error, "strerror", None) or error
+    raise DataError(f"cannot read {path}: {reason}") from error
+  if not data.strip():
+    raise DataError(f"{path} is empty: give a file with some text")
+  return data
+
+
+def read_text(path: pathlib.Path) -> str:
+  """The content of a UTF-8 file. Raises DataError."""
+  try:
+    return read_bytes(path).decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise DataError(
+      f"{path} is not UTF-8 text (byte {error.start}): convert it, e.g. with iconv"
+    ) from error
+
+
+def read_documents(path: pathlib.Path, separator: str) -> list[Document]:
+  """Plain text documents with `separator` between them, white space around each removed.
+
+  Raises:
+    DataError: unreadable, not UTF-8, or nothing but separators.
+  """
+  texts = [text.strip() for text in read_text(path).split(separator)]
+  documents = [Document(text) for text in texts if text]
+  if not documents:
+    raise DataError(f"{path} holds no document: there is nothing between its {separator!r}")
+  return documents
+
+
+def _as_document(record: Any) -> Document | None:
+  """The document in a JSON record, or None where it has none of the known forms."""
+  if not isinstance(record, dict):
+    return None
+  if _is_ids(record.get("tokens")) and _is_ids(record.get("prompt_tokens", [])):
+    return Document(record["tokens"], record.get("prompt_tokens", []))
+  if isinstance(record.get("prompt"), str) and isinstance(record.get("response"), str):
+    return Document(record["response"], record["prompt"])
+  return Document(record["text"]) if isinstance(record.get("text"), str) else None
+
+
+def _is_ids(value: Any) -> bool:
+  return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def read_jsonl(path: pathlib.Path) -> list[Document]:
+  """One JSON object a line: `tokens` (and `prompt_tokens`), `prompt` and `response`, or `text`.
+
+  Lines that are damaged or have none of these are skipped, and a warning says how many: a file cut
+  in the middle of its last line is common.
+
+  Raises:
+    DataError: unreadable, or no line is usable.
+  """
+  documents, skipped = [], []
+  for number, line in enumerate(read_text(path).split("\n"), 1):
+    if not line.strip():
+      continue
+    try:
+      document = _as_document(json.loads(line))
+    except ValueError:
+      document = None
+    if document is None:
+      skipped.append(number)
+    elif len(document.body):
+      documents.append(document)
+  if not documents:
+    raise DataError(
+      f"{path} has no usable line among {len(skipped)}: each must be a JSON object with `text`, "
+      "with `prompt` and `response`, or with `tokens`"
+    )
+  if skipped:
+    _log.warning(
+      "%s: skipped %d of %d lines that are damaged or lack text (first: line %d)",
+      path, len(skipped), len(skipped) + len(documents), skipped[0],
+    )  # fmt: skip
+  return documents
+
+
+def write_atomically(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]):
+  """Lets `write` fill a new file that takes the place of `path` only when complete.
+
+  Raises:
+    DataError: it cannot be written (full disk, no permission); `path` is left as it was.
+  """
+  path = pathlib.Path(path)
+  temporary = None
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+      temporary = file.name
+      write(file)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)
+  except OSError as error:
+    raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+  finally:
+    if temporary and os.path.exists(temporary):
+      os.remove(temporary)

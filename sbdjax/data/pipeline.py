@@ -1,0 +1,258 @@
+"""Batches for training and evaluation, in Grain.
+
+Global row g of a training stream is row g mod R of epoch g div R (R rows an epoch), in an order
+shuffled anew each epoch. Step k takes the rows [k B, (k + 1) B); process p of n takes the p-th of
+n equal parts of them. So the global batch of a step is the same array for every number of
+processes, and of workers, and the position of a stream is the number of steps taken.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grain
+import numpy as np
+from absl import flags
+
+from sbdjax.data.config import DataConfig
+from sbdjax.data.corpus import Corpus
+from sbdjax.data.rows import PLANS, Plan, build_row
+from sbdjax.data.sources import load_corpus
+from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
+from sbdjax.errors import CheckpointError, DataError, UsageError
+
+Batch = dict[str, np.ndarray]
+
+_MAX_SEED = 2**32
+_INT32 = 2**31
+# The corpus is in memory: threads would only compete for the interpreter lock.
+_READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+
+class _Rows:
+  """Builds global row `index`; picklable, as Grain's workers need."""
+
+  def __init__(self, corpus: Corpus, plan: Plan, config: DataConfig):
+    self._corpus, self._plan, self._config = corpus, plan, config
+
+  def __call__(self, index: int, row: int) -> Batch:
+    """`row` is the number within the epoch; past the last one is padding."""
+    epoch = index // self._plan.num_rows
+    pieces = self._plan.pieces(epoch, row) if row < self._plan.num_rows else []
+    built = build_row(
+      self._corpus,
+      pieces,
+      self._config.seq_len,
+      reset_positions=self._config.reset_positions,
+      separate_documents=self._config.separate_documents,
+    )
+    return built | dict(example_id=np.int32(index % _INT32))
+
+
+class TrainBatches(grain.DatasetIterator):
+  """An endless iterator of batches that Grain's and Orbax's checkpointing can save and restore.
+
+  Its state is the number of batches taken and a signature of what they were taken from. It does not
+  depend on the number of processes or workers: each may differ when it is restored.
+
+  Attributes:
+    corpus: what is read; `corpus.origin` says where it comes from.
+    rows_per_epoch: rows that cover the corpus once.
+  """
+
+  def __init__(
+    self,
+    dataset: grain.MapDataset,
+    corpus: Corpus,
+    rows_per_epoch: int,
+    signature: dict[str, Any],
+    num_workers: int,
+  ):
+    super().__init__()
+    self.corpus, self.rows_per_epoch = corpus, rows_per_epoch
+    self._dataset, self._signature, self._num_workers = dataset, signature, num_workers
+    self._step = 0
+    self._reader: grain.DatasetIterator | None = None
+    self._is_open = True
+
+  @property
+  def step(self) -> int:
+    """Batches taken so far."""
+    return self._step
+
+  def __next__(self) -> Batch:
+    if not self._is_open:
+      raise ValueError("these batches were closed: make another pipeline")
+    if self._reader is None:
+      # Grain's own worker state is tied to the worker count; a slice from `step` on is not.
+      reader = self._dataset[self._step :].to_iter_dataset(_READ_HERE)
+      if self._num_workers:
+        _parse_grain_flags()
+        reader = reader.mp_prefetch(grain.MultiprocessingOptions(num_workers=self._num_workers))
+      self._reader = iter(reader)
+    batch = next(self._reader)
+    self._step += 1
+    return batch
+
+  def seek(self, step: int):
+    """Makes the next batch that of `step` (0 is the first)."""
+    self._stop_reader()
+    self._step = int(step)
+
+  def get_state(self) -> dict[str, Any]:
+    return dict(step=self._step, signature=dict(self._signature))
+
+  def set_state(self, state: dict[str, Any]):
+    """Raises CheckpointError where the saved stream is another than this one."""
+    saved = state.get("signature", {})
+    for name, value in self._signature.items():
+      if saved.get(name) != value:
+        raise CheckpointError(
+          f"the saved data position belongs to {name}={saved.get(name)}, but now {name}={value}: "
+          "restore the setting or the data, or start in another workdir"
+        )
+    self.seek(state["step"])
+
+  def close(self):
+    """Ends the workers; no batch can be taken afterwards."""
+    self._stop_reader()
+    self._is_open = False
+    super().close()
+
+  def _stop_reader(self):
+    if self._reader is not None:
+      self._reader.close()
+      self._reader = None
+
+
+class EvalBatches:
+  """One pass in a fixed order, from the start each time it is iterated.
+
+  Every token is in one batch; the last batch is filled with rows of weight 0.
+
+  Attributes:
+    corpus: what is read.
+  """
+
+  def __init__(self, dataset: grain.MapDataset, corpus: Corpus):
+    self._dataset = dataset
+    self.corpus = corpus
+
+  def __len__(self) -> int:
+    return len(self._dataset)
+
+  def __iter__(self) -> Iterator[Batch]:
+    return iter(self._dataset.to_iter_dataset(_READ_HERE))
+
+
+def make_pipeline(
+  config: DataConfig,
+  split: str = "train",
+  *,
+  seed: int,
+  batch_size: int,
+  process_index: int = 0,
+  process_count: int = 1,
+  tokenizer: Tokenizer | None = None,
+  corpus: Corpus | None = None,
+) -> TrainBatches:
+  """Endless, shuffled batches.
+
+  Args:
+    seed: of the order, in [0, 2^32).
+    batch_size: B, rows of a step over all processes.
+    tokenizer: default: `config.tokenizer`.
+    corpus: tokenized documents to use instead of reading `config.source`.
+
+  Returns:
+    An iterator of dict(tokens int32[B/n, L], weights float32[B/n, L], positions int32[B/n, L],
+    segment_ids int32[B/n, L], example_id int32[B/n]) for n processes; see `rows.build_row`.
+    example_id is the global row number, counted through all epochs.
+
+  Raises:
+    UsageError: settings that cannot be used.
+    DataError: unreadable or empty data, or less than one row of it.
+  """
+  local_batch = _check_batch(batch_size, process_index, process_count)
+  if not 0 <= seed < _MAX_SEED:
+    raise UsageError(f"data seed {seed} must lie in [0, 2^32)")
+  corpus, plan = _plan(config, split, seed, tokenizer, corpus)
+  dataset = (
+    grain.MapDataset.range(plan.num_rows)
+    .seed(seed)
+    .shuffle()
+    .repeat()
+    .map_with_index(_Rows(corpus, plan, config))
+    .batch(local_batch, drop_remainder=True)[process_index::process_count]
+  )
+  signature = dict(
+    seed=seed,
+    batch_size=batch_size,
+    seq_len=config.seq_len,
+    packing=config.packing,
+    tokens=len(corpus.tokens),
+    fingerprint=corpus.fingerprint,
+  )
+  return TrainBatches(dataset, corpus, plan.num_rows, signature, config.num_workers)
+
+
+def make_eval(
+  config: DataConfig,
+  split: str = "validation",
+  *,
+  batch_size: int,
+  max_batches: int | None = None,
+  process_index: int = 0,
+  process_count: int = 1,
+  tokenizer: Tokenizer | None = None,
+  corpus: Corpus | None = None,
+) -> EvalBatches:
+  """One ordered pass over a split (its first `max_batches` batches); otherwise as `make_pipeline`.
+
+  Every process gets the same number of batches.
+  """
+  local_batch = _check_batch(batch_size, process_index, process_count)
+  if max_batches is not None and max_batches < 1:
+    raise UsageError(f"max_batches={max_batches}: evaluate at least one batch")
+  corpus, plan = _plan(config, split, None, tokenizer, corpus)
+  steps = -(-plan.num_rows // batch_size)
+  steps = steps if max_batches is None else min(steps, max_batches)
+  dataset = (
+    grain.MapDataset.range(steps * batch_size)
+    .map_with_index(_Rows(corpus, plan, config))
+    .batch(local_batch, drop_remainder=True)[process_index::process_count]
+  )
+  return EvalBatches(dataset, corpus)
+
+
+def _check_batch(batch_size: int, process_index: int, process_count: int) -> int:
+  if batch_size < 1 or batch_size % process_count:
+    raise UsageError(
+      f"batch_size={batch_size} must be a positive multiple of the {process_count} processes"
+    )
+  if not 0 <= process_index < process_count:
+    raise UsageError(f"process_index={process_index} must lie in [0, {process_count})")
+  return batch_size // process_count
+
+
+def _plan(
+  config: DataConfig,
+  split: str,
+  seed: int | None,
+  tokenizer: Tokenizer | None,
+  corpus: Corpus | None,
+) -> tuple[Corpus, Plan]:
+  if corpus is None:
+    tokenizer = load_tokenizer(config.tokenizer) if tokenizer is None else tokenizer
+    corpus = load_corpus(config, split, tokenizer)
+  if config.packing == "concat" and len(corpus.tokens) < config.seq_len:
+    raise DataError(
+      f"the {split} split has {len(corpus.tokens)} tokens, fewer than one row of "
+      f"data.seq_len={config.seq_len}: give more text or shorter rows"
+    )
+  return corpus, PLANS[config.packing](corpus, config.seq_len, seed)
+
+
+def _parse_grain_flags():
+  """Grain's workers read absl flags, which a notebook or test never parses."""
+  if not flags.FLAGS.is_parsed():
+    flags.FLAGS.mark_as_parsed()

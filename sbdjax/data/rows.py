@@ -1,0 +1,170 @@
+"""How documents become rows of L tokens. Plain numpy; every row is addressed by (epoch, number).
+
+Random access is what makes the stream independent of the number of processes and workers, and its
+position a single integer: no packer carries a buffer from row to row.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from sbdjax.data.corpus import Corpus
+
+_OPEN_ROWS = 256
+_EPOCHS_KEPT = 2
+
+
+class Piece(NamedTuple):
+  """Tokens start..stop-1 of `Corpus.tokens`, all of one document."""
+
+  start: int
+  stop: int
+  document: int
+
+
+class Plan(Protocol):
+  """Which pieces make up which row; over an epoch every token of the corpus is in one row."""
+
+  num_rows: int
+
+  def pieces(self, epoch: int, row: int) -> list[Piece]:
+    """Pieces of row `row` in [0, num_rows), in order, of together at most L tokens."""
+
+
+class ConcatPlan:
+  """Documents one after the other, cut every L tokens; only the epoch's last row is short.
+
+  With a seed, each epoch has its own order of documents and starts at its own place (the rest of
+  the document it starts in comes last), so that cuts fall elsewhere each time. Without, documents
+  are in order.
+  """
+
+  def __init__(self, corpus: Corpus, seq_len: int, seed: int | None = None):
+    self._corpus, self._seq_len, self._seed = corpus, seq_len, seed
+    self._total = len(corpus.tokens)
+    self.num_rows = -(-self._total // seq_len)
+    self._layouts: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
+
+  def pieces(self, epoch: int, row: int) -> list[Piece]:
+    order, ends, phase = self._layout(epoch)
+    begin = row * self._seq_len
+    left = min(self._seq_len, self._total - begin)
+    at = (begin + phase) % self._total
+    slot = int(np.searchsorted(ends, at, side="right"))
+    found = []
+    while left:
+      document = int(order[slot])
+      length = int(self._corpus.lengths[document])
+      into = at - (int(ends[slot]) - length)
+      size = min(left, length - into)
+      start = int(self._corpus.starts[document]) + into
+      found.append(Piece(start, start + size, document))
+      left -= size
+      at, slot = (at + size, slot + 1) if slot + 1 < len(order) else (0, 0)
+    return found
+
+  def _layout(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Order of documents, where each ends in that order, and where the first row starts."""
+    layout = self._layouts.get(epoch)
+    if layout is None:
+      lengths = self._corpus.lengths
+      order, phase = np.arange(len(lengths)), 0
+      if self._seed is not None:
+        rng = np.random.default_rng((self._seed, epoch))
+        order, phase = rng.permutation(len(lengths)), int(rng.integers(self._total))
+      layout = order, np.cumsum(lengths[order]), phase
+      # Rows are read in order, so an older epoch is not needed again.
+      self._layouts = dict([*self._layouts.items(), (epoch, layout)][-_EPOCHS_KEPT:])
+    return layout
+
+
+class FixedPlan:
+  """The same rows in every epoch, given as pieces; their order is for the caller to shuffle."""
+
+  def __init__(self, rows: list[list[Piece]]):
+    self._rows = rows
+    self.num_rows = len(rows)
+
+  def pieces(self, epoch: int, row: int) -> list[Piece]:
+    del epoch
+    return self._rows[row]
+
+
+def _cut_documents(corpus: Corpus, seq_len: int, seed: int | None) -> list[Piece]:
+  """All documents (in an order drawn from `seed`), those longer than L in parts of L."""
+  order = np.arange(len(corpus.lengths))
+  if seed is not None:
+    order = np.random.default_rng(seed).permutation(order)
+  found = []
+  for document in order.tolist():
+    start = int(corpus.starts[document])
+    end = start + int(corpus.lengths[document])
+    found += [Piece(at, min(at + seq_len, end), document) for at in range(start, end, seq_len)]
+  return found
+
+
+def pad_plan(corpus: Corpus, seq_len: int, seed: int | None = None) -> FixedPlan:
+  """One document, or part of a document, a row."""
+  return FixedPlan([[piece] for piece in _cut_documents(corpus, seq_len, seed)])
+
+
+def first_fit_plan(corpus: Corpus, seq_len: int, seed: int | None = None) -> FixedPlan:
+  """Each piece goes to the first of the open rows with room; the fullest closes beyond 256."""
+  rows: list[list[Piece]] = []
+  open_rows = np.zeros(0, np.int64)
+  room = np.zeros(0, np.int64)
+  for piece in _cut_documents(corpus, seq_len, seed):
+    size = piece.stop - piece.start
+    fits = np.flatnonzero(room >= size)
+    if fits.size:
+      chosen = fits[0]
+    else:
+      if len(room) >= _OPEN_ROWS:
+        fullest = int(np.argmin(room))
+        open_rows, room = np.delete(open_rows, fullest), np.delete(room, fullest)
+      rows.append([])
+      open_rows, room = np.append(open_rows, len(rows) - 1), np.append(room, seq_len)
+      chosen = len(room) - 1
+    rows[open_rows[chosen]].append(piece)
+    room[chosen] -= size
+  return FixedPlan(rows)
+
+
+PLANS: dict[str, Callable[..., Plan]] = {
+  "concat": ConcatPlan,
+  "first_fit": first_fit_plan,
+  "pad": pad_plan,
+}
+
+
+def build_row(
+  corpus: Corpus,
+  pieces: list[Piece],
+  seq_len: int,
+  *,
+  reset_positions: bool,
+  separate_documents: bool,
+) -> dict[str, np.ndarray]:
+  """One row of a batch; no pieces give a row of padding.
+
+  Returns:
+    tokens int32[L]; weights float32[L], 1 where the token is a target and 0 for prompts and
+    padding; positions int32[L], from the start of the row or of each piece; segment_ids int32[L],
+    1 for all tokens or 1, 2, ... by piece, 0 for padding. Tokens and positions of padding are 0.
+  """
+  tokens, positions, segments = (np.zeros(seq_len, np.int32) for _ in range(3))
+  weights = np.zeros(seq_len, np.float32)
+  at = 0
+  for number, piece in enumerate(pieces):
+    size = piece.stop - piece.start
+    span = slice(at, at + size)
+    tokens[span] = corpus.tokens[piece.start : piece.stop]
+    positions[span] = np.arange(size) + (0 if reset_positions else at)
+    segments[span] = number + 1 if separate_documents else 1
+    weights[span] = 1
+    if corpus.prompt_lengths is not None:
+      prompt_stop = corpus.starts[piece.document] + corpus.prompt_lengths[piece.document]
+      weights[at : at + min(size, max(0, int(prompt_stop) - piece.start))] = 0
+    at += size
+  return dict(tokens=tokens, weights=weights, positions=positions, segment_ids=segments)

@@ -1,0 +1,140 @@
+"""From a `DataConfig` to the tokenized documents of one split."""
+
+import dataclasses
+import logging
+import pathlib
+from collections.abc import Callable, Sequence
+
+from sbdjax.data import assets, text8
+from sbdjax.data.config import SPLITS, TFDS_PREFIX, DataConfig, check_choice
+from sbdjax.data.corpus import Corpus, Document, check_ids, tokenize
+from sbdjax.data.files import read_documents, read_jsonl
+from sbdjax.data.splits import split_range
+from sbdjax.data.token_file import read_tokens
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.errors import DataError, UsageError
+
+_log = logging.getLogger(__name__)
+_STORIES = ("asset:stories_train.txt.xz", "asset:stories_valid.txt.xz")
+_STORIES_SEPARATOR = "<|endoftext|>"
+
+
+def _split_documents(
+  documents: list[Document], split: str, sizes: Sequence[float], origin: str
+) -> list[Document]:
+  """Whole documents; where there are fewer than three, each is cut like a stream."""
+  if len(documents) >= len(SPLITS):
+    first, last = split_range(len(documents), split, sizes)
+    return documents[first:last]
+  if any(len(document.prompt) for document in documents):
+    raise DataError(f"{origin}: too few documents to split; set data.valid_path")
+  ranges = [split_range(len(document.body), split, sizes) for document in documents]
+  return [Document(d.body[first:last]) for d, (first, last) in zip(documents, ranges, strict=True)]
+
+
+def _choose_file(config: DataConfig, split: str) -> tuple[str, bool]:
+  """The file that holds `split`, and whether it holds the other splits as well."""
+  if not config.valid_path:
+    return config.path, True
+  if split == "test":
+    raise UsageError(f"no test split beside {config.valid_path}: use split validation")
+  return (config.path if split == "train" else config.valid_path), False
+
+
+def _tokenize(
+  documents: list[Document], config: DataConfig, tokenizer: Tokenizer, origin: str
+) -> Corpus:
+  return tokenize(
+    documents,
+    tokenizer,
+    add_bos=config.add_bos,
+    add_eos=config.add_eos,
+    bos_is_given=config.separate_documents,
+    origin=origin,
+  )
+
+
+def _load_files(
+  read: Callable[[pathlib.Path, DataConfig], list[Document]],
+) -> Callable[[DataConfig, str, Tokenizer], Corpus]:
+  """A source whose documents `read` finds in a file."""
+
+  def load(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+    file, shared = _choose_file(config, split)
+    documents = read(assets.resolve(file), config)
+    if shared:
+      documents = _split_documents(documents, split, config.split_sizes, file)
+    origin = f"{file}: {len(documents):,} documents"
+    return _tokenize(documents, config, tokenizer, origin)
+
+  return load
+
+
+_load_text = _load_files(lambda path, config: read_documents(path, config.separator))
+
+
+def _load_stories(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  """TinyStories: the embedded ones, unless `path` names a file."""
+  if not config.path:
+    train, validation = _STORIES
+    config = dataclasses.replace(
+      config, path=train, valid_path=config.valid_path or validation, separator=_STORIES_SEPARATOR
+    )
+  return _load_text(config, split, tokenizer)
+
+
+def _load_text8(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  file, shared = _choose_file(config, split)
+  text, origin = text8.load(file, download=config.download, cache_dir=config.cache_dir)
+  if shared:
+    first, last = split_range(len(text), split, config.split_sizes)
+    text, origin = text[first:last], f"{origin}; {split}: characters {first:,} to {last:,}"
+  return _tokenize([Document(text)], config, tokenizer, origin)
+
+
+def _load_tokens(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  file, shared = _choose_file(config, split)
+  path = assets.resolve(file)
+  corpus, meta = read_tokens(path)
+  vocab_size = meta.get("vocab_size", tokenizer.vocab_size)
+  if vocab_size != tokenizer.vocab_size:
+    raise DataError(
+      f"{path} was made with a vocabulary of {vocab_size} tokens, the tokenizer has "
+      f"{tokenizer.vocab_size}: set data.tokenizer to the one that made it"
+    )
+  if shared:
+    items = len(corpus.lengths) if len(corpus.lengths) > 1 else len(corpus.tokens)
+    corpus = corpus.take(*split_range(items, split, config.split_sizes))
+  check_ids(corpus.tokens, tokenizer.vocab_size, str(path))
+  return corpus
+
+
+def _load_tfds(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  from sbdjax.data import tfds_text8  # TFDS takes a second to import: only who reads it pays.
+
+  name = config.source.removeprefix(TFDS_PREFIX)
+  data_dir = str(assets.resolve(config.path)) if config.path else ""
+  texts, origin = tfds_text8.read_split(name, data_dir, split)
+  return _tokenize([Document(text) for text in texts], config, tokenizer, origin)
+
+
+_LOADERS: dict[str, Callable[[DataConfig, str, Tokenizer], Corpus]] = {
+  "stories": _load_stories,
+  "text8": _load_text8,
+  "text": _load_text,
+  "jsonl": _load_files(lambda path, _: read_jsonl(path)),
+  "tokens": _load_tokens,
+}
+
+
+def load_corpus(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  """Reads, splits and tokenizes; logs where the text comes from (also in `Corpus.origin`).
+
+  Raises:
+    UsageError: settings that do not fit the source or the tokenizer.
+    DataError: unreadable, damaged or empty data, or text that the tokenizer cannot express.
+  """
+  check_choice("split", split, SPLITS)
+  corpus = _LOADERS.get(config.source, _load_tfds)(config, split, tokenizer)
+  _log.info("%s data: %s (%d tokens)", split, corpus.origin, len(corpus.tokens))
+  return corpus

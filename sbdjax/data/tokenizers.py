@@ -1,0 +1,112 @@
+"""The tokenizer interface, and `load_tokenizer`, which finds the right one for a name or path."""
+
+import difflib
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from sbdjax.data import assets
+from sbdjax.data.bpe_tokenizer import load_gpt2, load_tokenizer_json
+from sbdjax.data.llama2c_tokenizer import Llama2cTokenizer
+from sbdjax.data.text8_tokenizer import Text8Tokenizer
+from sbdjax.errors import UsageError
+
+
+class TokenStream(Protocol):
+  """Turns tokens into text as they come, holding back unfinished UTF-8 characters."""
+
+  def push(self, token: int) -> str:
+    """The text that became certain with `token`; often one word, "" inside a character."""
+
+  def finish(self) -> str:
+    """Whatever was held back; an unfinished character becomes U+FFFD."""
+
+
+class Tokenizer(Protocol):
+  """Text to token ids and back.
+
+  Attributes:
+    vocab_size: ids lie in [0, vocab_size), special tokens included, the mask token only if the
+      vocabulary itself has one.
+    bos_id, eos_id: begin- and end-of-text tokens, or None.
+    mask_id: the mask token, usually one row appended after the vocabulary (id = vocab_size), or
+      None. The caller may assign it; `decode` leaves it out or shows it.
+  """
+
+  vocab_size: int
+  bos_id: int | None
+  eos_id: int | None
+  mask_id: int | None
+
+  def encode(
+    self, text: str, bos: bool = False, eos: bool = False, continues: bool = False
+  ) -> list[int]:
+    """Token ids of `text`; `continues` says that it follows other text (no start-of-text rules).
+
+    Raises:
+      UsageError: `bos` or `eos` is asked for and the vocabulary has none.
+      DataError: a character that the vocabulary cannot express.
+    """
+
+  def encode_batch(self, texts: Sequence[str], continues: bool = False) -> list[np.ndarray]:
+    """`encode` of many texts, without bos and eos, each an integer array [n]."""
+
+  def decode(self, ids: Sequence[int], show_mask: str = "") -> str:
+    """Text of `ids`: bos and eos left out, mask tokens as `show_mask`, unknown ids as U+FFFD."""
+
+  def stream(self) -> TokenStream:
+    """A decoder that is fed one token at a time."""
+
+
+BUILTIN: dict[str, Callable[[], Tokenizer]] = {
+  "text8": Text8Tokenizer,
+  "tok512": lambda: Llama2cTokenizer.load(assets.path("tok512.bin")),
+}
+
+
+def _load_folder(folder: pathlib.Path) -> Tokenizer:
+  if (folder / "tokenizer.json").is_file():
+    return load_tokenizer_json(folder / "tokenizer.json")
+  for vocab, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
+    if (folder / vocab).is_file() and (folder / merges).is_file():
+      return load_gpt2(folder / vocab, folder / merges)
+  found = sorted(folder.glob("tok*.bin"))
+  if len(found) == 1:
+    return Llama2cTokenizer.load(found[0])
+  raise UsageError(
+    f"no tokenizer in folder {folder}: expected tokenizer.json, encoder.json + vocab.bpe, "
+    "vocab.json + merges.txt, or one tok*.bin"
+  )
+
+
+def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
+  """The tokenizer called `name`, or read from the file or folder `name`.
+
+  Args:
+    name: "text8"; "tok512" (embedded llama2.c vocabulary); a `tokenizer.json`; a llama2.c `*.bin`;
+      or a folder with one of those or with GPT-2's `encoder.json` and `vocab.bpe`.
+    mask_id: sets the tokenizer's `mask_id`; None keeps the vocabulary's own mask token, if any.
+
+  Raises:
+    UsageError: no such tokenizer.
+    DataError: a tokenizer file that cannot be read.
+  """
+  path = pathlib.Path(name)
+  if name in BUILTIN:
+    tokenizer = BUILTIN[name]()
+  elif path.is_dir():
+    tokenizer = _load_folder(path)
+  elif path.is_file():
+    is_json = path.suffix == ".json"
+    tokenizer = load_tokenizer_json(path) if is_json else Llama2cTokenizer.load(path)
+  else:
+    near = difflib.get_close_matches(name, BUILTIN, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UsageError(
+      f"tokenizer {name!r} is neither a file or folder nor built in ({', '.join(BUILTIN)}){hint}"
+    )
+  if mask_id is not None:
+    tokenizer.mask_id = mask_id
+  return tokenizer

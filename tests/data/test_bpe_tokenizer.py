@@ -1,0 +1,151 @@
+"""GPT-2's BPE against published ids and a plain re-statement; tokenizer.json files made here."""
+
+import functools
+import json
+import lzma
+import re
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from sbdjax.data.tokenizers import load_tokenizer
+from sbdjax.errors import DataError, UsageError
+from tests.helpers import require_shared
+
+# GPT-2's pre-tokenizer with letters and digits limited to ASCII.
+ASCII_WORD = re.compile(
+  r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"
+)
+
+
+@pytest.fixture(scope="module")
+def folder():
+  return require_shared("data", "gpt2_bpe", "vocab.bpe").parent
+
+
+@pytest.fixture(scope="module")
+def gpt2(folder):
+  return load_tokenizer(str(folder))
+
+
+def naive_gpt2(folder):
+  """Merges the lowest-ranked pair, all its occurrences at once, as published with GPT-2."""
+  vocab = json.loads((folder / "encoder.json").read_text("utf-8"))
+  lines = (folder / "vocab.bpe").read_text("utf-8").split("\n")[1:-1]
+  ranks = {tuple(line.split()): rank for rank, line in enumerate(lines)}
+  shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  hidden = [byte for byte in range(256) if byte not in shown]
+  letter = {b: chr(b) for b in shown} | {b: chr(256 + n) for n, b in enumerate(hidden)}
+
+  @functools.cache
+  def encode_word(word):
+    parts = [letter[byte] for byte in word.encode()]
+    while True:
+      pairs = [pair for pair in zip(parts, parts[1:], strict=False) if pair in ranks]
+      if not pairs:
+        return [vocab[part] for part in parts]
+      best = min(pairs, key=ranks.__getitem__)
+      joined, i = [], 0
+      while i < len(parts):
+        hit = tuple(parts[i : i + 2]) == best
+        joined.append("".join(parts[i : i + 2]) if hit else parts[i])
+        i += 2 if hit else 1
+      parts = joined
+
+  return lambda text: [i for word in ASCII_WORD.findall(text) for i in encode_word(word)]
+
+
+def test_published_ids(gpt2):
+  assert gpt2.encode("Hello world") == [15496, 995]
+  assert gpt2.encode("<|endoftext|>") == [27, 91, 437, 1659, 5239, 91, 29]
+  assert gpt2.encode("I'll", eos=True) == [40, 1183, 50256]
+  assert (gpt2.vocab_size, gpt2.bos_id, gpt2.eos_id) == (50257, 50256, 50256)
+
+
+def test_equals_the_published_algorithm_on_web_text(gpt2, folder):
+  encode = naive_gpt2(folder)
+  path = require_shared("data", "webtext", "webtext.test.jsonl.xz")
+  lines = lzma.open(path, "rt", encoding="utf-8").read().split("\n")[:400]
+  texts = [json.loads(line)["text"] for line in lines]
+  texts = [text for text in texts if text.isascii()] + ["  a\n\n\tb  ", "x  12!?", "I've  '", ""]
+  assert len(texts) > 50
+  for text, ids in zip(texts, gpt2.encode_batch(texts), strict=True):
+    assert ids.tolist() == encode(text) == gpt2.encode(text)
+    assert gpt2.decode(ids) == text
+
+
+def test_decode_stream_and_masks(gpt2, folder):
+  text = "Hello world, é😀日!"
+  ids = gpt2.encode(text, bos=True, eos=True)
+  assert gpt2.decode(ids) == text
+  stream = gpt2.stream()
+  parts = [stream.push(i) for i in ids]
+  assert "".join(parts) + stream.finish() == text and parts[0] == parts[-1] == ""
+  cut = gpt2.stream()
+  assert "".join(map(cut.push, gpt2.encode("a😀")[:-1])) + cut.finish() == "a\ufffd"
+  masked = load_tokenizer(str(folder), mask_id=50257)
+  canvas = [15496, 50257, 50257, 995, 60000]
+  assert masked.decode(canvas) == "Hello world\ufffd"
+  assert masked.decode(canvas, show_mask="▒") == "Hello▒▒ world\ufffd"
+
+
+def test_the_same_files_under_their_other_names(gpt2, folder, tmp_path):
+  (tmp_path / "vocab.json").write_bytes((folder / "encoder.json").read_bytes())
+  (tmp_path / "merges.txt").write_bytes((folder / "vocab.bpe").read_bytes())
+  assert load_tokenizer(str(tmp_path)).encode("Hello world") == [15496, 995]
+
+
+def train_metaspace(path):
+  """A small tokenizer.json in the manner of Llama's: the first word gets a space of its own."""
+  library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+  library.pre_tokenizer = pre_tokenizers.Metaspace()
+  library.decoder = decoders.Metaspace()
+  trainer = trainers.BpeTrainer(special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
+  library.train_from_iterator(["the cat sat on the mat"] * 3, trainer)
+  library.save(str(path))
+  return library
+
+
+def test_tokenizer_json(tmp_path):
+  library = train_metaspace(tmp_path / "tokenizer.json")
+  for name in (tmp_path, tmp_path / "tokenizer.json"):
+    tokenizer = load_tokenizer(str(name))
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id) == (1, 2, None)
+    assert tokenizer.vocab_size == library.get_vocab_size()
+    ids = tokenizer.encode("the cat sat", bos=True, eos=True)
+    assert ids == [1, *library.encode("the cat sat").ids, 2]
+    assert tokenizer.decode(ids) == "the cat sat"
+  tokenizer.mask_id = tokenizer.vocab_size
+  # Each stretch between masks keeps its leading space, though this decoder strips a text's first.
+  canvas = [*library.encode("the").ids, tokenizer.mask_id, *library.encode("cat").ids]
+  assert tokenizer.decode(canvas, show_mask="▒") == "the▒ cat"
+
+
+def test_special_tokens_named_beside_tokenizer_json(tmp_path):
+  train_metaspace(tmp_path / "tokenizer.json")
+  settings = dict(bos_token=None, eos_token=dict(content="<unk>"), mask_token="<s>")
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+  tokenizer = load_tokenizer(str(tmp_path))
+  assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id) == (None, 0, 1)
+  with pytest.raises(UsageError, match="no bos"):
+    tokenizer.encode("the", bos=True)
+
+
+def test_errors_are_one_line(tmp_path):
+  (tmp_path / "tokenizer.json").write_text('{"version"')
+  (tmp_path / "bpe").mkdir()
+  (tmp_path / "bpe" / "encoder.json").write_text("{}")
+  (tmp_path / "bpe" / "vocab.bpe").write_text("one two three four")
+  (tmp_path / "empty").mkdir()
+  cases = [
+    (tmp_path / "tokenizer.json", DataError, "tokenizer.json"),
+    (tmp_path / "bpe", DataError, "GPT-2"),
+    (tmp_path / "empty", UsageError, "expected tokenizer.json"),
+    ("tok51", UsageError, "did you mean 'tok512'"),
+    (tmp_path / "nowhere.json", UsageError, "neither a file"),
+  ]
+  for name, kind, message in cases:
+    with pytest.raises(kind, match=message) as error:
+      load_tokenizer(str(name))
+    assert "\n" not in str(error.value)

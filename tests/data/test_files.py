@@ -1,0 +1,92 @@
+"""Reading documents, and what is said about bad files."""
+
+import gzip
+import json
+import lzma
+import stat
+
+import pytest
+
+from sbdjax.data import files
+from sbdjax.data.corpus import Document
+from sbdjax.errors import DataError
+from tests.helpers import require_shared
+
+
+@pytest.mark.parametrize(
+  "suffix, pack", [(".txt", bytes), (".xz", lzma.compress), (".gz", gzip.compress)]
+)
+def test_documents_between_separators(tmp_path, suffix, pack):
+  path = tmp_path / f"corpus{suffix}"
+  path.write_bytes(pack("\ufeff one é\n<|e|>\n\n<|e|>two\n\nlines <|e|>".encode()))
+  assert files.read_documents(path, "<|e|>") == [Document("one é"), Document("two\n\nlines")]
+
+
+def write_lines(path, lines):
+  path.write_text("\n".join(json.dumps(x) if not isinstance(x, str) else x for x in lines))
+  return path
+
+
+def test_jsonl_forms(tmp_path):
+  lines = [
+    dict(text="plain\u2028one"),
+    dict(prompt="question ", response="answer", text="ignored"),
+    dict(prompt_tokens=[1, 2], tokens=[3, 4], text="ignored"),
+    dict(tokens=[5]),
+    "",
+  ]
+  assert files.read_jsonl(write_lines(tmp_path / "a.jsonl", lines)) == [
+    Document("plain\u2028one"),
+    Document("answer", "question "),
+    Document([3, 4], [1, 2]),
+    Document([5], []),
+  ]
+
+
+def test_bad_lines_are_skipped_and_counted(tmp_path, caplog):
+  lines = [dict(text="good"), "{damaged", [1], dict(text=3), dict(prompt="alone"), '{"text": "cut']
+  assert files.read_jsonl(write_lines(tmp_path / "a.jsonl", lines)) == [Document("good")]
+  assert "skipped 5 of 6 lines" in caplog.text and "line 2" in caplog.text
+  with pytest.raises(DataError, match="no usable line among 5"):
+    files.read_jsonl(write_lines(tmp_path / "b.jsonl", lines[1:]))
+
+
+def test_the_cut_last_line_of_real_web_text(caplog):
+  path = require_shared("data", "webtext", "webtext.train.jsonl.xz")
+  assert len(files.read_jsonl(path)) == 1408
+  assert "skipped 1 of 1409" in caplog.text
+
+
+@pytest.mark.parametrize(
+  "name, data, message",
+  [
+    ("absent.txt", None, "No such file"),
+    ("empty.txt", b" \n ", "is empty"),
+    ("cut.xz", lzma.compress(b"words " * 99)[:-9], "cannot read"),
+    ("cut.gz", gzip.compress(b"words " * 99)[:-9], "cannot read"),
+    ("foreign.zip", b"words", "cannot read"),
+    ("latin.txt", "caf\xe9".encode("latin-1"), "not UTF-8 text .byte 3"),
+    ("only.txt", b"<|e|>\n<|e|>", "no document"),
+  ],
+)
+def test_unreadable_files_are_one_line_data_errors(tmp_path, name, data, message):
+  path = tmp_path / name
+  if data is not None:
+    path.write_bytes(data)
+  with pytest.raises(DataError, match=message) as error:
+    files.read_documents(path, "<|e|>")
+  assert "\n" not in str(error.value) and name in str(error.value)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+  path = tmp_path / "data.bin"
+  files.write_atomically(path, lambda file: file.write(b"old"))
+  assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+  def fill_the_disk(file):
+    file.write(b"half of the new")
+    raise OSError(28, "No space left on device")
+
+  with pytest.raises(DataError, match="No space left on device"):
+    files.write_atomically(path, fill_the_disk)
+  assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
