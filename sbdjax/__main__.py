@@ -1,0 +1,51 @@
+"""`python -m sbdjax VERB ...`: finds the verb's module and runs it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pathlib
+import sys
+
+from sbdjax.cli.common import nearest, run_main
+from sbdjax.errors import UsageError
+
+_FOLDER = pathlib.Path(__file__).parent / "cli"
+_NOT_VERBS = ("__init__", "common")
+
+
+def verbs() -> dict[str, str]:
+  """Verb -> first line of its module's docstring, without importing any of them."""
+  found = {}
+  for path in sorted(_FOLDER.glob("*.py")):
+    if path.stem not in _NOT_VERBS:
+      doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+      found[path.stem] = doc.split("\n", 1)[0]
+  return found
+
+
+def _usage() -> str:
+  lines = [f"  {name:<12}{summary}" for name, summary in verbs().items()]
+  return "\n".join(["usage: python -m sbdjax VERB [--help] [--debug] ...", "", *lines])
+
+
+def _dispatch(argv: list[str]) -> int:
+  if not argv or argv[0] in ("-h", "--help"):
+    print(_usage())
+    return 0
+  verb, *rest = argv
+  known = verbs()
+  if verb not in known:
+    raise UsageError(
+      f"unknown verb {verb!r}{nearest(verb, known)}: choose one of {', '.join(known)}"
+    )
+  return importlib.import_module(f"sbdjax.cli.{verb}").main(rest)
+
+
+def main(argv: list[str] | None = None) -> int:
+  """Runs one verb and returns the process's exit code."""
+  return run_main(_dispatch, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module a verb: `python -m sbdjax VERB` calls `main(argv)` of `sbdjax.cli.VERB`."""

@@ -1,0 +1,288 @@
+"""What every verb shares: flags, config files with overrides, and how errors are printed."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import difflib
+import errno
+import importlib.util
+import pathlib
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from ml_collections import ConfigDict
+
+from sbdjax.errors import SbdjaxError, UsageError
+
+T = TypeVar("T")
+Schema = Mapping[str, type]
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+
+
+def run_main(fn: Callable[[list[str]], int], argv: list[str]) -> int:
+  """Calls `fn` without `--debug` among its arguments; a user's error becomes one line on stderr.
+
+  Returns:
+    What `fn` returns, or the exit code of its error (2: usage, 1: anything else a user can mend,
+    130: interrupted). With `--debug` the traceback is printed as well. Other exceptions are bugs
+    and pass through.
+  """
+  debug = "--debug" in argv
+  try:
+    return fn([a for a in argv if a != "--debug"])
+  except SbdjaxError as e:
+    message, code = " ".join(str(e).split()), e.exit_code
+  except OSError as e:
+    if e.errno not in _DISK_FULL:
+      raise
+    place = f" while writing {e.filename}" if e.filename else ""
+    message, code = f"no space left on the disk{place}: free some space and start again", 1
+  except KeyboardInterrupt:
+    message, code = "interrupted", 130
+  if debug:
+    traceback.print_exc()
+  print(f"error: {message}", file=sys.stderr)
+  return code
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+  """` (did you mean ...?)` for a misspelt name, or nothing where no known one is like it."""
+  close = difflib.get_close_matches(name, list(known), n=1)
+  return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+  """argparse whose errors are UsageErrors that name the nearest flag."""
+
+  def __init__(self, *args, **kwargs):
+    super().__init__(*args, allow_abbrev=False, **kwargs)
+
+  def error(self, message: str):
+    raise UsageError(f"{self.prog}: {message}")
+
+  def parse_args(self, args=None, namespace=None):
+    parsed, rest = self.parse_known_args(args, namespace)
+    if rest:
+      flag = rest[0].split("=", 1)[0]
+      flags = [option for action in self._actions for option in action.option_strings]
+      raise UsageError(f"{self.prog}: unknown argument {rest[0]!r}{nearest(flag, flags)}")
+    return parsed
+
+
+def split_overrides(argv: list[str], prefix: str = "config") -> tuple[list[str], dict[str, str]]:
+  """Takes `--prefix.a.b=value` (or `--prefix.a.b value`) out of `argv`.
+
+  Returns:
+    The other arguments, and {"a.b": "value"} in the order given.
+
+  Raises:
+    UsageError: an override without a value.
+  """
+  rest, overrides = [], {}
+  items = iter(argv)
+  for item in items:
+    if not item.startswith(f"--{prefix}."):
+      rest.append(item)
+      continue
+    name, equals, value = item[len(prefix) + 3 :].partition("=")
+    if not equals:
+      value = next(items, None)
+      if value is None:
+        raise UsageError(f"--{prefix}.{name} has no value: write --{prefix}.{name}=VALUE")
+    overrides[name] = value
+  return rest, overrides
+
+
+def load_config(
+  flag: str,
+  overrides: Mapping[str, str],
+  schema: Callable[[ConfigDict], Schema] | None = None,
+) -> ConfigDict:
+  """Runs `get_config` of a config file and applies overrides.
+
+  Args:
+    flag: `FILE.py` or `FILE.py:ARGUMENT`; the argument is handed to `get_config`.
+    overrides: {"section.field": text}; text is read as the type the field has.
+    schema: config -> {section: dataclass}; fields of these may be overridden even where the file
+      does not mention them or the section. Called once every `*.name` override is in place.
+
+  Returns:
+    The locked configuration.
+
+  Raises:
+    UsageError: no such file, no `get_config`, an unknown field (the nearest is named) or a value
+      of the wrong type.
+  """
+  config = _run_config_file(flag)
+  # A section's `name` decides which fields it has, so names come first.
+  order = sorted(overrides, key=lambda name: not name.endswith(".name"))
+  for name in order:
+    sections = schema(config) if schema and not name.endswith(".name") else {}
+    for section in sections.keys() - config.keys():
+      config[section] = ConfigDict()
+    _override(config, name, overrides[name], sections)
+  return config.lock()
+
+
+def load_module(path: pathlib.Path) -> types.ModuleType:
+  """Imports a Python file by path. Raises UsageError where it cannot be read."""
+  if not path.is_file():
+    raise UsageError(f"no config file {path}: give --config=FILE.py or FILE.py:VARIANT")
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  if spec is None or spec.loader is None:
+    raise UsageError(f"config file {path} is not a Python file (*.py)")
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+  except SyntaxError as e:
+    raise UsageError(f"config file {path} line {e.lineno}: {e.msg}") from e
+  return module
+
+
+def _run_config_file(flag: str) -> ConfigDict:
+  path, colon, argument = flag.partition(":")
+  module = load_module(pathlib.Path(path))
+  get_config = getattr(module, "get_config", None)
+  if get_config is None:
+    raise UsageError(f"config file {path} has no function get_config")
+  try:
+    config = get_config(argument) if colon else get_config()
+  except (TypeError, KeyError, ValueError) as e:
+    variant = f" has no variant {argument!r}" if colon else " cannot be evaluated"
+    raise UsageError(f"config file {path}{variant}: {e}") from e
+  config = config if isinstance(config, ConfigDict) else ConfigDict(config)
+  return config.unlock()
+
+
+def _flat(config: ConfigDict, prefix: str = "") -> list[str]:
+  names = []
+  for key in config:
+    value = config[key]
+    names += _flat(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else [prefix + key]
+  return names
+
+
+def _override(config: ConfigDict, name: str, text: str, sections: Schema) -> None:
+  """Sets one field, read as the type the schema or the present value gives it."""
+  *parents, key = name.split(".")
+  target: Any = config
+  for parent in parents:
+    target = target[parent] if isinstance(target, ConfigDict) and parent in target else None
+  section = sections.get(".".join(parents))
+  hints = typing.get_type_hints(section) if section else {}
+  known = isinstance(target, ConfigDict) and (key in target or key in hints)
+  if not known:
+    fields = [f"{s}.{f.name}" for s, cls in sections.items() for f in dataclasses.fields(cls)]
+    raise UsageError(f"unknown field config.{name}{nearest(name, _flat(config) + fields)}")
+  hint = hints.get(key) or _hint_of(target, key)
+  value = parse_value(text, hint, f"config.{name}")
+  try:
+    target[key] = value
+  except TypeError as e:
+    raise UsageError(f"config.{name}={text}: expected {_describe(hint)}") from e
+
+
+def _hint_of(config: ConfigDict, key: str) -> Any:
+  if isinstance(config[key], ConfigDict):
+    raise UsageError(f"config.{key} is a section: override one of its fields, {_flat(config[key])}")
+  return config.get_type(key)
+
+
+def _describe(hint: Any) -> str:
+  return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def parse_value(text: str, hint: Any, name: str) -> Any:
+  """Reads a command-line value as the type `hint`.
+
+  Raises:
+    UsageError: it is not of that type.
+  """
+  members = typing.get_args(hint) if _is_union(hint) else (hint,)
+  if type(None) in members and text.lower() == "none":
+    return None
+  for member in members:
+    try:
+      return check_value(_read(text, member), member, name)
+    except (ValueError, SyntaxError, UsageError):
+      continue
+  raise UsageError(f"{name}={text}: expected {_describe(hint)}")
+
+
+def _read(text: str, hint: Any) -> Any:
+  if hint is str:
+    return text
+  if hint is bool:
+    if text.lower() in _TRUE + _FALSE:
+      return text.lower() in _TRUE
+    raise ValueError(text)
+  if hint in (int, float):
+    return hint(text)
+  return ast.literal_eval(text)
+
+
+def _is_union(hint: Any) -> bool:
+  return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def check_value(value: Any, hint: Any, name: str) -> Any:
+  """`value` as the type `hint`: an int may stand for a float, a list for a tuple, a mapping for a
+  dataclass.
+
+  Raises:
+    UsageError: anything else.
+  """
+  if _is_union(hint):
+    for member in typing.get_args(hint):
+      try:
+        return check_value(value, member, name)
+      except UsageError:
+        continue
+  elif dataclasses.is_dataclass(hint) and isinstance(value, Mapping | ConfigDict):
+    return to_dataclass(hint, value, name)
+  elif typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+    kinds = typing.get_args(hint)
+    if kinds[-1:] == (Ellipsis,):
+      kinds = kinds[:1] * len(value)
+    if len(kinds) == len(value):
+      return tuple(check_value(v, kind, name) for v, kind in zip(value, kinds, strict=True))
+  elif hint is float and isinstance(value, int) and not isinstance(value, bool):
+    return float(value)
+  elif hint is int and isinstance(value, bool):
+    pass  # a bool is an int to Python, but never what was meant
+  elif hint is Any or isinstance(value, typing.get_origin(hint) or hint):
+    return value
+  raise UsageError(f"{name}={value!r}: expected {_describe(hint)}")
+
+
+def to_dataclass(cls: type[T], section: Mapping[str, Any] | ConfigDict, where: str = "config") -> T:
+  """Builds the frozen dataclass `cls` from a config section.
+
+  Args:
+    cls: a dataclass; its annotations are checked.
+    section: field -> value; fields with defaults may be left out.
+    where: the section's name, for messages.
+
+  Raises:
+    UsageError: an unknown or missing field, or a value of the wrong type.
+  """
+  hints = typing.get_type_hints(cls)
+  fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+  for key in section:
+    if key not in fields:
+      raise UsageError(
+        f"unknown field {where}.{key}{nearest(key, fields)}: {cls.__name__} has {', '.join(fields)}"
+      )
+  missing = dataclasses.MISSING
+  for key, field in fields.items():
+    if key not in section and field.default is missing and field.default_factory is missing:
+      raise UsageError(f"{where}.{key} is not set: give it in the config file or as a flag")
+  return cls(**{key: check_value(section[key], hints[key], f"{where}.{key}") for key in section})

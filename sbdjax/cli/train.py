@@ -1,0 +1,243 @@
+"""Train a model: --config=FILE.py[:VARIANT] --workdir=DIR [--config.section.field=VALUE ...]
+
+Sections of a config: `model` (TransformerConfig; with `init.checkpoint` only what differs from
+it), `init` (InitConfig), `data` (DataConfig), `loss` (`name` and the fields of that loss), `optim`
+(OptimConfig), `train` (TrainConfig), `parallel` (ParallelConfig). Fields left out have the defaults
+of these dataclasses. Started again with the same workdir, a run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from sbdjax.cli.common import Parser, Schema, load_config, nearest, split_overrides, to_dataclass
+from sbdjax.data.config import DataConfig
+from sbdjax.data.pipeline import make_eval, make_pipeline
+from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
+from sbdjax.errors import UsageError
+from sbdjax.interop.mask_token import add_mask_token
+from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
+from sbdjax.lm import LM, make_lm
+from sbdjax.losses import ntp, sbd
+from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.train.optim import OptimConfig
+from sbdjax.train.parallel import ParallelConfig
+from sbdjax.train.state import TrainState
+from sbdjax.train.trainer import Task, TrainConfig, train
+
+
+class LossChoice(NamedTuple):
+  """A loss by name: the dataclass of its settings and what makes it from them."""
+
+  config: type
+  make: Callable[[Any], Callable]
+
+
+LOSSES: dict[str, LossChoice] = {
+  "ntp": LossChoice(ntp.NTPLossConfig, ntp.make_loss),
+  "sbd": LossChoice(sbd.SBDLossConfig, sbd.make_loss),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class InitConfig:
+  """Where the parameters start.
+
+  Attributes:
+    checkpoint: what `load_pretrained` opens (an embedded name, a file, a workdir); empty: random.
+    mask_token: give the checkpoint's model a mask token (one more embedding row) if it has none.
+  """
+
+  checkpoint: str = ""
+  mask_token: bool = False
+
+
+class Settings(NamedTuple):
+  """A config as frozen dataclasses; `model` stays a mapping until the checkpoint is known."""
+
+  model: dict[str, Any]
+  init: InitConfig
+  data: DataConfig
+  loss: Any
+  loss_name: str
+  optim: OptimConfig
+  train: TrainConfig
+  parallel: ParallelConfig
+
+
+def loss_choice(config: ConfigDict) -> LossChoice:
+  """The entry of LOSSES that `config.loss.name` names. Raises UsageError for none."""
+  name = config.get("loss", {}).get("name")
+  if name not in LOSSES:
+    raise UsageError(
+      f"config.loss.name={name!r}{nearest(str(name), LOSSES)}: choose one of {', '.join(LOSSES)}"
+    )
+  return LOSSES[name]
+
+
+def schema(config: ConfigDict) -> Schema:
+  """Section -> dataclass, of a training config."""
+  return {
+    "model": TransformerConfig,
+    "init": InitConfig,
+    "data": DataConfig,
+    "loss": loss_choice(config).config,
+    "optim": OptimConfig,
+    "train": TrainConfig,
+    "parallel": ParallelConfig,
+  }
+
+
+def parse_settings(config: ConfigDict) -> Settings:
+  """Checks a config and turns it into dataclasses.
+
+  Raises:
+    UsageError: an unknown section or field, a missing one, a wrong type, or a value out of range.
+  """
+  sections = schema(config)
+  for name in config:
+    if name not in sections:
+      raise UsageError(
+        f"unknown section config.{name}{nearest(name, sections)}: choose from {', '.join(sections)}"
+      )
+  built = {
+    name: to_dataclass(
+      cls, {k: v for k, v in config.get(name, {}).items() if (name, k) != ("loss", "name")}, name
+    )
+    for name, cls in sections.items()
+    if name != "model"
+  }
+  return Settings(**built, model=dict(config.get("model", {})), loss_name=config.loss.name)
+
+
+def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM, Any, list[int]]:
+  """The model, its starting parameters (None: random) and the tokens that end a text.
+
+  Raises:
+    UsageError, CheckpointError: the checkpoint, the model section and the tokenizer do not fit.
+  """
+  init, data = settings.init, settings.data
+  if not init.checkpoint:
+    if init.mask_token:
+      raise UsageError("init.mask_token extends a checkpoint: without one, set model.mask_id")
+    lm = make_lm(to_dataclass(TransformerConfig, settings.model, "model"))
+    # Where documents follow one another unseparated, the next bos is the end mark of the last.
+    bos = tokenizer.bos_id if data.add_bos and not data.separate_documents else None
+    return lm, None, sorted({i for i in (bos, tokenizer.eos_id) if i is not None})
+  pretrained = load_pretrained(init.checkpoint)
+  model_config, params = pretrained.lm.config, pretrained.params
+  if init.mask_token:
+    model_config, params = add_mask_token(model_config, params)
+  fields = {**dataclasses.asdict(model_config), **settings.model}
+  lm = make_lm(to_dataclass(TransformerConfig, fields, "model"))
+  check_params(lm, params, init.checkpoint)
+  if pretrained.tokenizer.vocab_size != tokenizer.vocab_size:
+    raise UsageError(
+      f"data.tokenizer={data.tokenizer!r} has {tokenizer.vocab_size} tokens but checkpoint "
+      f"{init.checkpoint} was trained with {pretrained.tokenizer.vocab_size}: name its tokenizer"
+    )
+  return lm, params, list(pretrained.generation.eos_ids)
+
+
+def _check_fit(lm: LM, tokenizer: Tokenizer, settings: Settings, corpora: list[Any]) -> None:
+  """Raises an error where model, tokenizer and data do not fit together."""
+  check_vocabulary(lm, tokenizer, "the model", settings.data.tokenizer)
+  mask_id = lm.config.mask_id
+  if mask_id is not None and mask_id < tokenizer.vocab_size and mask_id != tokenizer.mask_id:
+    raise UsageError(
+      f"model.mask_id={mask_id} is an ordinary token of {settings.data.tokenizer!r}: set it to "
+      f"{tokenizer.vocab_size} and model.vocab_size to {tokenizer.vocab_size + 1} or more"
+    )
+  if settings.data.seq_len > lm.config.max_seq_len:
+    raise UsageError(
+      f"data.seq_len={settings.data.seq_len} exceeds model.max_seq_len={lm.config.max_seq_len}"
+    )
+  for corpus in corpora:
+    largest = int(np.max(corpus.tokens))
+    if largest >= lm.config.vocab_size:
+      raise UsageError(
+        f"{corpus.origin} contains token {largest} but model.vocab_size={lm.config.vocab_size}: "
+        "tokenize it with the model's tokenizer or enlarge the model's vocabulary"
+      )
+
+
+def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainState:
+  """Everything the verb does, for calls from Python.
+
+  Args:
+    config: as `get_config` returns it, overrides applied.
+    workdir: see `sbdjax.train.trainer.train`.
+
+  Returns:
+    The last state.
+
+  Raises:
+    UsageError, DataError, CheckpointError, DivergedError: see `sbdjax.train.trainer.train`.
+  """
+  settings = parse_settings(config)
+  if settings.parallel.distributed:
+    jax.distributed.initialize()
+  tokenizer = load_tokenizer(settings.data.tokenizer)
+  lm, params, eos_ids = _open_model(settings, tokenizer)
+  shard = dict(process_index=jax.process_index(), process_count=jax.process_count())
+  shard |= dict(batch_size=settings.train.batch_size, tokenizer=tokenizer)
+  batches = make_pipeline(settings.data, "train", seed=settings.train.seed, **shard)
+  eval_batches = None
+  if settings.train.eval_every:
+    max_batches = settings.train.eval_batches or None
+    eval_batches = make_eval(settings.data, "validation", max_batches=max_batches, **shard)
+  corpora = [b.corpus for b in (batches, eval_batches) if b is not None]
+  _check_fit(lm, tokenizer, settings, corpora)
+  task = Task(
+    lm=lm,
+    loss_fn=LOSSES[settings.loss_name].make(settings.loss),
+    batches=batches,
+    eval_batches=eval_batches,
+    params=params,
+  )
+  try:
+    return train(
+      task,
+      settings.optim,
+      settings.train,
+      settings.parallel,
+      workdir,
+      _record(settings, lm, eos_ids, batches.corpus.origin),
+    )
+  finally:
+    batches.close()
+
+
+def _record(settings: Settings, lm: LM, eos_ids: list[int], origin: str) -> dict[str, Any]:
+  """config.json: every field with its value, and under `resolved` what decoding needs."""
+  sections = {
+    name: dataclasses.asdict(getattr(settings, name))
+    for name in ("init", "data", "loss", "optim", "train", "parallel")
+  }
+  sections["loss"] = {"name": settings.loss_name} | sections["loss"]
+  path = pathlib.Path(settings.data.tokenizer)
+  resolved = {
+    "model": dataclasses.asdict(lm.config),
+    "tokenizer": str(path.resolve()) if path.exists() else settings.data.tokenizer,
+    "eos_ids": eos_ids,
+    "data": origin,
+  }
+  return {"model": settings.model} | sections | {"resolved": resolved}
+
+
+def main(argv: list[str]) -> int:
+  """Runs the verb; returns the exit code."""
+  rest, overrides = split_overrides(argv)
+  parser = Parser(prog="train", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
+  parser.add_argument("--workdir", required=True, help="the run's directory")
+  args = parser.parse_args(rest)
+  train_from_config(load_config(args.config, overrides, schema), args.workdir)
+  return 0

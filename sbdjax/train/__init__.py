@@ -1,0 +1,1 @@
+"""Training: state, optimiser, pure steps, device layouts, checkpoints, metrics and the loop."""

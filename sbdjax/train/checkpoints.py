@@ -1,0 +1,343 @@
+"""Checkpoints of a run: train state and data position, written asynchronously by Orbax.
+
+    <workdir>/checkpoints/<step>/state      arrays of the TrainState
+                                /data       position of the data iterator (JSON)
+                                /inventory.json   size and CRC-32 of each file, to recognise damage
+
+A step directory appears under its final name only when all of it is on disk, so whatever has a
+number for a name is whole, unless someone cut it afterwards. Nothing else imports Orbax.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import logging
+import math
+import os
+import pathlib
+import shutil
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.train.state import TrainState, leaf_names
+
+FOLDER = "checkpoints"
+_INVENTORY = "inventory.json"
+_TEMPORARY = ".orbax-checkpoint-tmp"
+_NO_SPACE = ("no space left", "disk quota", "file too large")
+
+
+def steps(workdir: str | os.PathLike) -> list[int]:
+  """Steps of the complete checkpoints under `workdir`, ascending."""
+  root = pathlib.Path(workdir) / FOLDER
+  names = (p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else ()
+  return sorted(int(name) for name in names if name.isdecimal())
+
+
+class _SilenceOrbax(logging.Filter):
+  """Drops Orbax's log records: its failures reach the user as one CheckpointError."""
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    return "orbax" not in pathlib.PurePath(record.pathname).parts
+
+
+@functools.cache
+def _silence_orbax() -> None:
+  """Keeps the many tracebacks of one failed save off the terminal."""
+  logging.getLogger("absl").addFilter(_SilenceOrbax())
+  previous = sys.unraisablehook
+
+  def hook(unraisable):
+    # TensorStore reports the end of each write to an event loop that Orbax closed at the first
+    # failure; from those threads nobody can catch it.
+    if str(unraisable.exc_value) != "Event loop is closed":
+      previous(unraisable)
+
+  sys.unraisablehook = hook
+
+
+def _one_line(error: BaseException) -> str:
+  """The first line of a library's message, short enough for a terminal."""
+  lines = str(error).strip().splitlines()
+  text = " ".join(lines[0].split()) if lines else type(error).__name__
+  return text if len(text) <= 300 else text[:297] + "..."
+
+
+class Checkpointer:
+  """Saves and restores the checkpoints of one run.
+
+  Args:
+    workdir: the run's directory; `checkpoints/` is made in it by the first save.
+    max_to_keep: newest checkpoints kept; older ones are deleted after a newer one is complete.
+    keep_best: also keep the checkpoint with the lowest `score` given to `save`.
+  """
+
+  def __init__(self, workdir: str | os.PathLike, *, max_to_keep: int = 2, keep_best: bool = False):
+    if max_to_keep < 1:
+      raise UsageError(f"train.max_to_keep must be at least 1, got {max_to_keep}")
+    self.root = pathlib.Path(workdir).resolve() / FOLDER
+    self._max_to_keep = max_to_keep
+    self._keep_best = keep_best
+    self._manager: ocp.CheckpointManager | None = None
+    self._saving = 0  # the step being written
+    _silence_orbax()
+    if jax.process_index() == 0:
+      self._remove_temporary()  # what a killed run left behind
+
+  def steps(self) -> list[int]:
+    """Steps with a complete checkpoint, ascending."""
+    return steps(self.root.parent)
+
+  def latest(self) -> int | None:
+    """The newest complete step, or None."""
+    return max(self.steps(), default=None)
+
+  def _open(self) -> ocp.CheckpointManager:
+    if self._manager is None:
+      policy = ocp.checkpoint_managers
+      keep: Any = policy.LatestN(self._max_to_keep)
+      if self._keep_best:
+        best = policy.BestN(
+          get_metric_fn=lambda metrics: metrics["score"],
+          reverse=True,  # ascending quality: the lowest score comes last
+          n=1,
+          keep_checkpoints_without_metrics=False,
+        )
+        keep = policy.AnyPreservationPolicy([keep, best])
+      options = ocp.CheckpointManagerOptions(
+        preservation_policy=keep,
+        async_options=ocp.AsyncOptions(post_finalization_callback=self._write_inventory),
+      )
+      self._manager = ocp.CheckpointManager(
+        self.root, options=options, item_names=("state", "data")
+      )
+    return self._manager
+
+  def _write_inventory(self) -> None:
+    """Runs in the saving thread, just before the step directory gets its final name."""
+    for folder in self.root.glob(f"*{_TEMPORARY}*"):
+      files = [p for p in sorted(folder.glob("*/**/*")) if p.is_file()]
+      entries = {
+        p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "crc32": _crc32(p)}
+        for p in files
+      }
+      (folder / _INVENTORY).write_text(json.dumps(entries, indent=1))
+
+  def _remove_temporary(self) -> None:
+    for folder in self.root.glob(f"*{_TEMPORARY}*"):
+      shutil.rmtree(folder, ignore_errors=True)
+
+  def save(self, state: TrainState, data_state: Any, *, score: float | None = None) -> None:
+    """Starts saving; returns once the arrays are copied, so the state may be donated next.
+
+    Args:
+      state: saved under its own `step`.
+      data_state: JSON-like position of the data iterator, the same in every process.
+      score: smaller is better; only used with `keep_best`.
+
+    Raises:
+      CheckpointError: this save, or the one before it, could not be written.
+    """
+    self.wait()
+    self._saving = int(state.step)
+    args = ocp.args.Composite(
+      state=ocp.args.StandardSave(state), data=ocp.args.JsonSave(data_state)
+    )
+    metrics = None if score is None or math.isnan(score) else {"score": score}
+    self._guard(lambda: self._open().save(self._saving, args=args, metrics=metrics))
+
+  def wait(self) -> None:
+    """Blocks until the last save is complete.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
+    if self._manager is not None:
+      self._guard(self._manager.wait_until_finished)
+
+  def close(self) -> None:
+    """Waits, then releases the manager's threads."""
+    self.wait()
+    if self._manager is not None:
+      self._manager.close()
+      self._manager = None
+
+  def _guard(self, action: Callable[[], Any]) -> None:
+    """Runs a save; a failure removes what is half-written and becomes one CheckpointError."""
+    try:
+      action()
+    except Exception as e:  # Orbax, TensorStore and the system each raise their own
+      self._manager = None
+      self._remove_temporary()
+      full = any(words in str(e).lower() for words in _NO_SPACE)
+      why = "no space left on the disk" if full else _one_line(e)
+      last = self.latest()
+      kept = "nothing was saved before" if last is None else f"step {last} is saved and whole"
+      todo = "free some space" if full else "mend that"
+      raise CheckpointError(
+        f"cannot save step {self._saving} under {self.root}: {why}; {kept}: {todo} and start again"
+      ) from e
+
+  def restore(self, abstract: TrainState, step: int | None = None) -> tuple[TrainState, Any]:
+    """Reads a checkpoint into the shapes, dtypes and shardings of `abstract`.
+
+    Args:
+      abstract: TrainState of ShapeDtypeStructs with shardings.
+      step: which; None: the newest.
+
+    Returns:
+      The state and the data position.
+
+    Raises:
+      CheckpointError: there is none, it is damaged, or it does not fit `abstract`.
+    """
+    folder = _find(self.root.parent, step)
+    _check_tree(folder, leaf_names(abstract))
+    return _read_state(folder, abstract), _read_position(folder)
+
+
+def load_params(
+  workdir: str | os.PathLike, step: int | None = None, ema: bool | None = None
+) -> dict[str, Any]:
+  """Only the parameters of a run, for decoding.
+
+  Args:
+    workdir: the run's directory.
+    step: which checkpoint; None: the newest.
+    ema: the moving average (True) or the parameters themselves (False); None: the moving average
+      where the run kept one.
+
+  Returns:
+    The nested dict of arrays `LM.apply` takes, on the default device.
+
+  Raises:
+    CheckpointError: there is no such checkpoint, it is damaged, or it holds no moving average.
+  """
+  _silence_orbax()
+  folder = _find(pathlib.Path(workdir).resolve(), step)
+  stored = _read_tree(folder)
+  ema = bool(stored.get("ema_params")) if ema is None else ema
+  item = "ema_params" if ema else "params"
+  tree = stored.get(item)
+  if not tree:
+    wanted = "moving average (train.ema_decay was 0)" if ema else "parameters"
+    raise CheckpointError(f"{folder} holds no {wanted}: choose another checkpoint or ema=False")
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  abstract = jax.tree.map(
+    lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), tree, is_leaf=_is_leaf
+  )
+  return _read_state(folder, {item: abstract})[item]
+
+
+def _find(workdir: pathlib.Path, step: int | None) -> pathlib.Path:
+  """The step directory, its files compared with their inventory."""
+  present = steps(workdir)
+  if not present:
+    raise CheckpointError(f"no checkpoint under {workdir / FOLDER}: expected {FOLDER}/<step>/state")
+  step = present[-1] if step is None else step
+  if step not in present:
+    raise CheckpointError(f"no checkpoint of step {step} under {workdir / FOLDER}: has {present}")
+  folder = workdir / FOLDER / str(step)
+  try:
+    entries = json.loads((folder / _INVENTORY).read_text())
+  except (OSError, ValueError) as e:
+    raise CheckpointError(
+      f"cannot read {folder / _INVENTORY}: {folder} was not written by this program, or its copy is "
+      "incomplete; copy it again, or delete it to go back to the one before"
+    ) from e
+  for name, entry in entries.items():
+    path = folder / name
+    size = path.stat().st_size if path.is_file() else None
+    if size != entry["bytes"]:
+      found = "is missing" if size is None else f"holds {size} bytes"
+      problem = f"{found}, expected {entry['bytes']} bytes"
+    elif _crc32(path) != entry["crc32"]:
+      problem = f"does not have its CRC-32, expected {entry['crc32']}"
+    else:
+      continue
+    raise CheckpointError(
+      f"{path} {problem}: the checkpoint is damaged; copy it again, or delete {folder} to go back "
+      "to the one before"
+    )
+  return folder
+
+
+def _crc32(path: pathlib.Path) -> int:
+  crc = 0
+  with path.open("rb") as file:
+    while chunk := file.read(1 << 24):
+      crc = zlib.crc32(chunk, crc)
+  return crc
+
+
+def _is_leaf(x: Any) -> bool:
+  return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def _read_tree(folder: pathlib.Path) -> dict[str, Any]:
+  """Shapes and dtypes of the arrays in a checkpoint, nested as they were."""
+  try:
+    with ocp.StandardCheckpointer() as checkpointer:
+      return checkpointer.metadata(folder / "state").item_metadata.tree
+  except Exception as e:
+    raise CheckpointError(f"{folder / 'state'} is no train state: {_one_line(e)}") from e
+
+
+def _check_tree(folder: pathlib.Path, expected: dict[str, Any]) -> None:
+  """Compares names and shapes before anything is read, so that the error can name the array."""
+  stored = {
+    name: tuple(leaf.shape)
+    for name, leaf in leaf_names(_read_tree(folder)).items()
+    if _is_leaf(leaf)
+  }
+  wanted = {name: _stored_shape(leaf) for name, leaf in expected.items()}
+  advice = "use the configuration in its config.json, or another --workdir"
+  for name, shape in wanted.items():
+    if name not in stored:
+      close = difflib.get_close_matches(name, stored.keys() - wanted.keys(), 1)
+      hint = f" (it has {close[0]})" if close else ""
+      raise CheckpointError(f"{folder} has no {name} of shape {shape}{hint}: {advice}")
+    if stored[name] != shape:
+      raise CheckpointError(
+        f"{folder} holds {name} of shape {stored[name]} where {shape} was expected: {advice}"
+      )
+  extra = sorted(stored.keys() - wanted.keys())
+  if extra:
+    raise CheckpointError(
+      f"{folder} holds {extra[0]} of shape {stored[extra[0]]}, which was not expected: {advice}"
+    )
+
+
+def _stored_shape(leaf: Any) -> tuple[int, ...]:
+  """Shape on disk; a typed PRNG key is stored as its words."""
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    return tuple(jax.eval_shape(jax.random.key_data, leaf).shape)
+  return tuple(leaf.shape)
+
+
+def _read_state(folder: pathlib.Path, abstract: Any) -> Any:
+  """Restores the arrays of `abstract`, which may be a part of what is stored."""
+  try:
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+      restore_args = ocp.checkpoint_utils.construct_restore_args(abstract)
+      args = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
+      return checkpointer.restore(folder / "state", args=args)
+  except Exception as e:
+    raise CheckpointError(f"cannot read {folder / 'state'}: {_one_line(e)}") from e
+
+
+def _read_position(folder: pathlib.Path) -> Any:
+  try:
+    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+      return checkpointer.restore(folder / "data")
+  except Exception as e:
+    raise CheckpointError(f"{folder / 'data'} is no data position: {_one_line(e)}") from e

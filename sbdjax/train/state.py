@@ -1,0 +1,73 @@
+"""Everything a training run carries from one update to the next, as one pytree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+PyTree = Any
+
+
+@flax.struct.dataclass
+class TrainState:
+  """State of a run after `step` updates.
+
+  Attributes:
+    step: int32 [], updates done so far.
+    params: the model's parameters.
+    opt_state: state of the optax transformation, moments in the shapes of `params`.
+    ema_params: exponential moving average of `params`, or None where it is off.
+    key: typed PRNG key of the run. It never changes: update number s draws from
+      `fold_in(key, s)`, so a resumed run needs no replay.
+  """
+
+  step: jax.Array
+  params: PyTree
+  opt_state: PyTree
+  ema_params: PyTree | None
+  key: jax.Array
+
+
+def create(
+  params: PyTree, tx: optax.GradientTransformation, key: jax.Array, *, ema: bool = False
+) -> TrainState:
+  """The state before the first update. Pure: works under `jax.jit` and `jax.eval_shape`."""
+  return TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=params,
+    opt_state=tx.init(params),
+    # A copy: the update donates its input, and one buffer cannot be donated twice.
+    ema_params=jax.tree.map(jnp.copy, params) if ema else None,
+    key=key,
+  )
+
+
+def leaf_names(tree: PyTree) -> dict[str, Any]:
+  """Leaves by path, e.g. `params/layers/attn/q_kernel`; tuple positions are written as numbers."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def map_with_names(fn, tree: PyTree) -> PyTree:
+  """`jax.tree.map` whose function takes (path as in `leaf_names`, leaf)."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: fn(jax.tree_util.keystr(path, simple=True, separator="/"), leaf), tree
+  )
+
+
+def abstract(make: Callable[[], TrainState], shardings: Callable[[PyTree], PyTree]) -> TrainState:
+  """Shapes, dtypes and shardings of the state `make` would build, without building it.
+
+  Args:
+    make: () -> state, traceable.
+    shardings: abstract state -> pytree of shardings of the same structure.
+  """
+  shapes = jax.eval_shape(make)
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings(shapes)
+  )

@@ -1,0 +1,48 @@
+"""Asks a run to stop: by signal in one process, by JAX's preemption notice in several."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import jax
+from jax.experimental import multihost_utils
+
+
+class StopSignals:
+  """Remembers SIGTERM or SIGINT while the context is open; a second one acts as usual.
+
+  A signal may arrive in the middle of an update, so it is only noted here; the loop saves and ends
+  at its next step. With several processes all must leave at the same step: there JAX catches
+  SIGTERM itself (`jax.distributed`) and agrees on one.
+
+  Attributes:
+    received: the signal's number, or None.
+  """
+
+  def __init__(self):
+    self.received: int | None = None
+    self._previous = {}
+
+  def __enter__(self) -> StopSignals:
+    # Python delivers signals to the main thread only, and only it may set handlers.
+    alone = jax.process_count() == 1
+    if alone and threading.current_thread() is threading.main_thread():
+      for number in (signal.SIGTERM, signal.SIGINT):
+        self._previous[number] = signal.signal(number, self._note)
+    return self
+
+  def __exit__(self, *exception) -> None:
+    for number, handler in self._previous.items():
+      signal.signal(number, handler)
+
+  def _note(self, number, frame) -> None:
+    del frame
+    self.received = number
+    signal.signal(number, self._previous[number])
+
+  def at(self, step: int) -> bool:
+    """Whether the run is to end after `step`."""
+    if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+      self.received = signal.SIGTERM
+    return self.received is not None

@@ -1,0 +1,321 @@
+"""The training loop: updates, evaluation, checkpoints, resuming, and ending well."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from sbdjax.errors import DivergedError, UsageError
+from sbdjax.train import metrics as metrics_lib
+from sbdjax.train import state as state_lib
+from sbdjax.train.checkpoints import Checkpointer
+from sbdjax.train.environment import environment
+from sbdjax.train.optim import OptimConfig, make_optimizer
+from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
+from sbdjax.train.progress import Progress, make_progress
+from sbdjax.train.state import TrainState
+from sbdjax.train.step import LossFn, TrainStepConfig, make_eval_step, make_train_step
+from sbdjax.train.stop import StopSignals
+
+DONE = "DONE"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+  """Length and rhythm of a run.
+
+  Attributes:
+    steps: updates.
+    batch_size: examples an update, over all devices and microbatches.
+    accumulation: microbatches an update is split into.
+    ema_decay: of the parameters' moving average; 0 switches it off.
+    seed: of initialisation, noise and data order.
+    log_every: updates a logged average is taken over.
+    eval_every: updates between evaluations; 0: none.
+    eval_batches: batches of an evaluation; 0: the whole split.
+    checkpoint_every: updates between checkpoints; 0: only one at the end.
+    max_to_keep: newest checkpoints kept.
+    keep_best: also keep the checkpoint with the lowest evaluation loss, among those made at a step
+      with an evaluation.
+  """
+
+  steps: int
+  batch_size: int
+  accumulation: int = 1
+  ema_decay: float = 0.0
+  seed: int = 0
+  log_every: int = 20
+  eval_every: int = 0
+  eval_batches: int = 16
+  checkpoint_every: int = 500
+  max_to_keep: int = 2
+  keep_best: bool = False
+
+  def __post_init__(self):
+    for name in ("steps", "batch_size", "log_every", "max_to_keep"):
+      if getattr(self, name) < 1:
+        raise UsageError(f"train.{name} must be at least 1, got {getattr(self, name)}")
+    for name in ("seed", "eval_every", "eval_batches", "checkpoint_every"):
+      if getattr(self, name) < 0:
+        raise UsageError(f"train.{name} must not be negative, got {getattr(self, name)}")
+    if self.keep_best and not self.eval_every:
+      raise UsageError("train.keep_best needs evaluations: set train.eval_every")
+    TrainStepConfig(self.accumulation, self.ema_decay)
+
+
+class Batches(Protocol):
+  """Endless training batches with a position."""
+
+  def __next__(self) -> dict[str, Any]: ...
+
+  def get_state(self) -> Any: ...
+
+  def set_state(self, state: Any) -> None: ...
+
+
+class Task(NamedTuple):
+  """What is trained on what.
+
+  Attributes:
+    lm: the model; `lm.init` is used where `params` is None.
+    loss_fn: (lm, params, batch, key) -> (loss_sum, weight, metrics).
+    batches: training batches.
+    eval_batches: iterated from the start at each evaluation, or None.
+    params: parameters to start from, or None.
+  """
+
+  lm: Any
+  loss_fn: LossFn
+  batches: Batches
+  eval_batches: Iterable[dict[str, Any]] | None = None
+  params: Any = None
+
+
+class _Run(NamedTuple):
+  """The compiled parts of a run."""
+
+  layout: Layout
+  make: Callable[[], TrainState]
+  abstract: TrainState
+  train_step: Callable
+  eval_step: Callable
+  eval_key: jax.Array
+
+
+def train(
+  task: Task,
+  optim: OptimConfig,
+  config: TrainConfig,
+  parallel: ParallelConfig,
+  workdir: str | os.PathLike,
+  record: dict[str, Any],
+) -> TrainState:
+  """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one.
+
+  The workdir receives `config.json` (= `record`), `env.json`, `metrics.jsonl`, TensorBoard events,
+  `checkpoints/<step>/` and, at the end, `DONE`. Nothing is written before all settings have been
+  found usable. A run that is killed and started again ends with the same parameters, bit for bit,
+  as one that was not. SIGTERM saves and returns early.
+
+  Args:
+    task: model, loss and data.
+    optim: optimiser settings.
+    config: length and rhythm.
+    parallel: device layout.
+    workdir: the run's directory, made if need be.
+    record: JSON-like settings, kept with the run.
+
+  Returns:
+    The last state.
+
+  Raises:
+    UsageError: settings that do not fit together or the devices.
+    CheckpointError: a checkpoint cannot be written, read, or used with these settings.
+    DivergedError: a loss or gradient is not finite; the last checkpoint is kept.
+    KeyboardInterrupt: SIGINT, after saving.
+  """
+  workdir = pathlib.Path(workdir)
+  if workdir.exists() and not workdir.is_dir():
+    raise UsageError(f"--workdir={workdir} is a file: give a directory")
+  run = _prepare(task, optim, config, parallel)
+  with contextlib.ExitStack() as stack:
+    checkpointer = Checkpointer(workdir, max_to_keep=config.max_to_keep, keep_best=config.keep_best)
+    state = _start(run, task.batches, config, checkpointer)
+    start = int(state.step)
+    primary = jax.process_index() == 0
+    changes = _write_records(workdir, record, done=start == config.steps) if primary else []
+    progress = make_progress(config.steps, start, silent=not primary)
+    stack.callback(progress.close)
+    if start:
+      progress.note(f"resuming {workdir} at step {start}")
+      for change in changes:
+        progress.note(f"changed since the last start: {change}")
+    writer = metrics_lib.MetricsWriter(workdir, start) if primary else None
+    if writer:
+      stack.callback(writer.close)
+    stop = stack.enter_context(StopSignals())
+    try:
+      state = _loop(run, state, task, config, checkpointer, writer, progress, stop)
+    except DivergedError as e:
+      checkpointer.close()
+      raise DivergedError(f"{e}; {_kept(checkpointer)}") from None
+    checkpointer.close()
+    reached = int(state.step)
+    if reached == config.steps and primary:
+      _write_atomically(workdir / DONE, json.dumps({"step": reached}) + "\n")
+    if stop.received is not None and reached < config.steps:
+      progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
+      if stop.received == signal.SIGINT:
+        raise KeyboardInterrupt
+  return state
+
+
+def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: ParallelConfig) -> _Run:
+  """Checks that everything fits together, without touching the disk or the batches' position."""
+  layout = make_layout(parallel)
+  check_batch(config.batch_size, config.accumulation, layout.batch_shards)
+  optimizer = make_optimizer(optim, config.steps)
+  # Independent streams: a changed evaluation must not change training.
+  init_key, run_key, eval_key = jax.random.split(jax.random.key(config.seed), 3)
+
+  def make(params):
+    params = task.lm.init(init_key) if params is None else params
+    return state_lib.create(params, optimizer.tx, run_key, ema=config.ema_decay > 0)
+
+  abstract = state_lib.abstract(lambda: make(task.params), layout.shardings)
+  placed = jax.tree.map(lambda x: x.sharding, abstract)
+  step_config = TrainStepConfig(config.accumulation, config.ema_decay)
+  train_step = make_train_step(task.lm, task.loss_fn, optimizer, step_config)
+  eval_step = make_eval_step(task.lm, task.loss_fn)
+  run = _Run(
+    layout=layout,
+    make=lambda: jax.jit(make, out_shardings=placed)(task.params),
+    abstract=abstract,
+    train_step=layout.compile_train(train_step, abstract),
+    eval_step=layout.compile_eval(eval_step, abstract.params),
+    eval_key=eval_key,
+  )
+  # Tracing the first batch finds what only the loss knows (no mask token, say) before any file
+  # exists; the batch is then given back.
+  position = task.batches.get_state()
+  batch = next(task.batches)
+  task.batches.set_state(position)
+  jax.eval_shape(train_step, abstract, batch)
+  return run
+
+
+def _start(
+  run: _Run, batches: Batches, config: TrainConfig, checkpointer: Checkpointer
+) -> TrainState:
+  """The newest checkpoint with its data position, or a new state."""
+  latest = checkpointer.latest()
+  if latest is None:
+    return run.make()
+  if latest > config.steps:
+    raise UsageError(
+      f"{checkpointer.root} is at step {latest}, beyond train.steps={config.steps}: raise "
+      "train.steps or use another --workdir"
+    )
+  state, position = checkpointer.restore(run.abstract)
+  batches.set_state(position)
+  return state
+
+
+def _loop(
+  run: _Run,
+  state: TrainState,
+  task: Task,
+  config: TrainConfig,
+  checkpointer: Checkpointer,
+  writer: metrics_lib.MetricsWriter | None,
+  progress: Progress,
+  stop: StopSignals,
+) -> TrainState:
+  """Updates until the end or a signal; the last state is saved."""
+
+  def write(step, prefix, values):
+    if writer:
+      writer.write(step, {f"{prefix}/{name}": value for name, value in values.items()})
+
+  def log(step, values):
+    write(step, "train", values)
+    progress.update(step, values)
+
+  def evaluate(step, state) -> float | None:
+    """Evaluates the parameters and their moving average; returns the loss of the last of them."""
+    versions = {"eval": state.params, "eval_ema": state.ema_params}
+    score = None
+    for prefix, params in versions.items():
+      if params is not None:
+        batches = map(run.layout.place, task.eval_batches)
+        values = metrics_lib.evaluate(run.eval_step, params, batches, run.eval_key)
+        write(step, prefix, values)
+        progress.note(f"step {step}  {prefix} loss {values['loss']:.4f}")
+        score = values["loss"]
+    return score
+
+  meter = metrics_lib.TrainingMeter(config.log_every, config.steps, log)
+  for step in range(int(state.step) + 1, config.steps + 1):
+    state, metrics = run.train_step(state, run.layout.place(next(task.batches)))
+    meter.push(step, metrics)
+    progress.update(step)
+    ending = stop.at(step) or step == config.steps
+    score = None
+    if task.eval_batches is not None and config.eval_every and step % config.eval_every == 0:
+      with meter.paused():
+        score = evaluate(step, state)
+    if ending or (config.checkpoint_every and step % config.checkpoint_every == 0):
+      with meter.paused():  # which also waits for this step's loss to be known finite
+        if writer:
+          writer.flush()  # lines up to the checkpoint are never written again
+        checkpointer.save(state, task.batches.get_state(), score=score)
+    if ending:
+      break
+  return state
+
+
+def _kept(checkpointer: Checkpointer) -> str:
+  last = checkpointer.latest()
+  kept = "no checkpoint was saved" if last is None else f"{checkpointer.root / str(last)} is kept"
+  return f"{kept}; lower optim.learning_rate or train.seed another run"
+
+
+def _write_records(workdir: pathlib.Path, record: dict[str, Any], done: bool) -> list[str]:
+  """Writes what the run is; returns what differs from what an earlier start wrote."""
+  path = workdir / "config.json"
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    if not done:
+      (workdir / DONE).unlink(missing_ok=True)
+    before = _read_record(path)
+    _write_atomically(path, json.dumps(record, indent=2) + "\n")
+    _write_atomically(workdir / "env.json", json.dumps(environment(), indent=2) + "\n")
+  except PermissionError as e:
+    raise UsageError(f"cannot write to --workdir={workdir}: {e.strerror}") from e
+  now = state_lib.leaf_names(json.loads(json.dumps(record)))
+  return [
+    f"{name.replace('/', '.')} = {now.get(name)} (was {before.get(name)})"
+    for name in sorted(before.keys() | now.keys())
+    if before and before.get(name) != now.get(name)
+  ]
+
+
+def _read_record(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    return state_lib.leaf_names(json.loads(path.read_text()))
+  except (OSError, ValueError):
+    return {}
+
+
+def _write_atomically(path: pathlib.Path, text: str) -> None:
+  temporary = path.with_name(path.name + ".tmp")
+  temporary.write_text(text)
+  os.replace(temporary, path)
