@@ -77,8 +77,9 @@ class MetricsWriter:
       self.flush()
     finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
     self._pending = {"step": step} | self._pending | finite
-    for name, value in values.items():
-      self._events.add_scalar(name, value, step)
+    for name, value in finite.items():
+      if value is not None:
+        self._events.add_scalar(name, value, step)
 
   def flush(self) -> None:
     """Puts everything given so far into the files."""

@@ -116,7 +116,7 @@ def make_train_step(
     one = jnp.ones(())
     metrics |= {
       "tokens": (tokens, one),
-      "grad_norm": (optax.global_norm(grads), one),
+      "grad_norm": (optax.tree.norm(grads), one),
       "learning_rate": (jnp.asarray(optimizer.learning_rate(state.step)), one),
     }
     new = state.replace(

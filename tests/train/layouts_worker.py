@@ -1,0 +1,63 @@
+"""Run by test_parallel in a process with eight devices: the same four updates on every layout."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+
+from sbdjax.train import state as state_lib
+from sbdjax.train.optim import OptimConfig, make_optimizer
+from sbdjax.train.parallel import ParallelConfig, make_layout
+from sbdjax.train.state import leaf_names
+from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
+from tests.train import toy
+
+STEPS, BATCH = 4, 16
+LAYOUTS = {  # name: (settings, devices, microbatches)
+  "one device": (ParallelConfig(), 1, 1),
+  "pmap of 8": (ParallelConfig(mode="pmap"), 8, 1),
+  "pmap of 8, accumulated": (ParallelConfig(mode="pmap"), 8, 2),
+  "mesh 4x2": (ParallelConfig(fsdp=4, tensor=2), 8, 1),
+  "mesh 2x2x2, accumulated": (ParallelConfig(fsdp=2, tensor=2), 8, 4),
+}
+
+
+def run(config, devices, accumulation):
+  layout = make_layout(config, jax.devices()[:devices])
+  optimizer = make_optimizer(OptimConfig(learning_rate=0.01, warmup_steps=1), STEPS)
+
+  def make():
+    params = toy.LM.init(jax.random.key(0))
+    return state_lib.create(params, optimizer.tx, jax.random.key(1), ema=True)
+
+  abstract = state_lib.abstract(make, layout.shardings)
+  state = jax.jit(make, out_shardings=jax.tree.map(lambda x: x.sharding, abstract))()
+  first = state
+  config = TrainStepConfig(accumulation, ema_decay=0.5)
+  step = make_train_step(toy.LM, toy.masked_loss, optimizer, config)
+  step = layout.compile_train(step, abstract)
+  for i in range(STEPS):
+    state, metrics = step(state, layout.place(toy.make_batch(i, BATCH)))
+  evaluate = layout.compile_eval(make_eval_step(toy.LM, toy.masked_loss), abstract.params)
+  evaluated = evaluate(state.params, layout.place(toy.make_batch(9, BATCH)), state.key)
+  kernel = state.params["layers"]["mlp"]["up_kernel"]
+  return {
+    "leaves": {
+      name: np.asarray(leaf).ravel().tolist()
+      for name, leaf in leaf_names({"params": state.params, "ema": state.ema_params}).items()
+    },
+    "metrics": {
+      k: [float(x) for x in v] for k, v in (metrics | {"eval": evaluated["loss"]}).items()
+    },
+    "donated": all(x.is_deleted() for x in jax.tree.leaves(first.params)),
+    "shard": list(kernel.addressable_shards[0].data.shape),
+    "devices": len(kernel.sharding.device_set),
+  }
+
+
+if __name__ == "__main__":
+  assert jax.device_count() == 8
+  results = {name: run(*setting) for name, setting in LAYOUTS.items()}
+  with open(sys.argv[1], "w") as file:
+    json.dump(results, file)

@@ -1,0 +1,123 @@
+"""Every layout gives the parameters of one device; rules reach every matrix and its moments."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from sbdjax.errors import UsageError
+from sbdjax.lm import make_lm
+from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.train import state as state_lib
+from sbdjax.train.optim import OptimConfig, make_optimizer
+from sbdjax.train.parallel import ParallelConfig, check_batch, make_mesh, spec_for
+from sbdjax.train.state import leaf_names
+from tests.train import toy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory):
+  """Results of layouts_worker on eight fake CPU devices."""
+  out = tmp_path_factory.mktemp("layouts") / "results.json"
+  flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+  # NPROC: with one thread a device and fewer cores, collectives of fake devices can deadlock.
+  env = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "16", "XLA_FLAGS": flags.strip()}
+  command = [sys.executable, "-m", "tests.train.layouts_worker", str(out)]
+  subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=300)
+  return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize(
+  "name", ["pmap of 8", "pmap of 8, accumulated", "mesh 4x2", "mesh 2x2x2, accumulated"]
+)
+def test_parameters_after_four_steps_equal_those_of_one_device(layouts, name):
+  reference, result = layouts["one device"], layouts[name]
+  assert result["devices"] == 8
+  for leaf, values in reference["leaves"].items():
+    np.testing.assert_allclose(result["leaves"][leaf], values, atol=1e-5, err_msg=leaf)
+  for metric, (total, weight) in reference["metrics"].items():
+    np.testing.assert_allclose(result["metrics"][metric], (total, weight), rtol=1e-5)
+  assert result["donated"]
+
+
+def test_the_comparison_can_fail(layouts):
+  """Four updates moved the parameters far more than the tolerance, with uneven weights."""
+  reference = layouts["one device"]
+  start = leaf_names({"params": toy.LM.init(jax.random.key(0))})
+  for name, leaf in start.items():
+    assert np.max(np.abs(np.ravel(leaf) - reference["leaves"][name])) > 1e-3
+  rows = toy.make_batch(0, 16)["weights"].sum(axis=1)
+  assert rows[:8].sum() < 0.7 * rows[8:].sum()
+
+
+def test_a_mesh_cuts_the_parameters(layouts):
+  assert layouts["one device"]["shard"] == [toy.N, toy.D, toy.F]
+  assert layouts["pmap of 8"]["shard"] == [toy.N, toy.D, toy.F]
+  assert layouts["mesh 4x2"]["shard"] == [toy.N, toy.D // 4, toy.F // 2]
+
+
+class _Mesh:
+  """Axis sizes are all that `spec_for` asks of a mesh."""
+
+  shape = {"data": 2, "fsdp": 2, "tensor": 4}
+
+
+def test_rules_reach_every_matrix_of_the_transformer_and_its_moments():
+  config = TransformerConfig(
+    vocab_size=64, num_layers=2, d_model=32, num_heads=8, num_kv_heads=4, d_ff=64, max_seq_len=8,
+    qkv_bias=True, qk_norm=True, tie_embeddings=False,
+  )  # fmt: skip
+  tx = make_optimizer(OptimConfig(), 10).tx
+  key = jax.random.key(0)
+  state = jax.eval_shape(lambda: state_lib.create(make_lm(config).init(key), tx, key, ema=True))
+  leaves = leaf_names(state)
+  for name, leaf in leaves.items():
+    spec = spec_for(name, leaf.shape, _Mesh)
+    if "kernel" in name or name.endswith(("embedding", "head")):
+      assert {"fsdp", "tensor"} <= set(spec), name
+    if name.startswith("params/"):
+      moments = [n for n in leaves if n.endswith(name.removeprefix("params/")) and n != name]
+      assert len(moments) == 3  # mu, nu and the moving average
+      assert all(spec_for(n, leaves[n].shape, _Mesh) == spec for n in moments)
+
+
+def test_an_axis_that_does_not_divide_is_left_out():
+  assert spec_for("params/embedding", (513, 64), _Mesh) == P(None, "fsdp")
+  assert spec_for("params/embedding", (512, 64), _Mesh) == P("tensor", "fsdp")
+  assert spec_for("params/final_norm/scale", (64,), _Mesh) == P()
+
+
+@pytest.mark.parametrize(
+  ("batch", "accumulation", "shards", "advice"),
+  [
+    (12, 1, 8, "multiple of 8, such as 8 or 16"),
+    (4, 2, 4, "multiple of 8, such as 8"),
+    (0, 1, 1, "1"),
+  ],
+)
+def test_a_batch_that_devices_cannot_share_is_refused(batch, accumulation, shards, advice):
+  with pytest.raises(UsageError, match=advice):
+    check_batch(batch, accumulation, shards)
+  check_batch(16, 2, 8)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [{"mode": "mash"}, {"fsdp": 0}, {"data": -2}, {"mode": "pmap", "tensor": 2}],
+)
+def test_unusable_settings_are_refused(fields):
+  with pytest.raises(UsageError, match="parallel."):
+    ParallelConfig(**fields)
+
+
+def test_axes_must_make_up_the_devices():
+  with pytest.raises(UsageError, match="3 x 1 x 1 does not make up the 1 device"):
+    make_mesh(ParallelConfig(data=3), jax.devices()[:1])

@@ -1,0 +1,207 @@
+"""Runs that are killed, stopped, diverge or start wrong; and the files they leave."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from sbdjax.errors import CheckpointError, DivergedError, UsageError
+from sbdjax.train import checkpoints
+from sbdjax.train.optim import OptimConfig
+from sbdjax.train.parallel import ParallelConfig
+from sbdjax.train.state import leaf_names
+from sbdjax.train.trainer import Task, TrainConfig, train
+from tests.train import toy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIG = dict(steps=24, batch_size=toy.B, log_every=3, checkpoint_every=5, ema_decay=0.9, accumulation=2)  # fmt: skip
+
+
+class EvalBatches:
+  def __iter__(self):
+    return iter([toy.make_batch(1000), toy.make_batch(1001)])
+
+
+def run_toy(workdir, on_batch=lambda step: None, edit=lambda step, batch: batch, record=None, loss=None, params=None, **config):  # fmt: skip
+  task = Task(
+    lm=toy.LM,
+    loss_fn=loss or toy.masked_loss,
+    batches=toy.Batches(on_batch, edit),
+    eval_batches=EvalBatches() if config.get("eval_every") else None,
+    params=params,
+  )
+  return train(
+    task,
+    OptimConfig(learning_rate=0.02, warmup_steps=3),
+    TrainConfig(**(CONFIG | config)),
+    ParallelConfig(),
+    workdir,
+    record or {"train": {"steps": 24}},
+  )
+
+
+def _bits(state):
+  return {
+    name: np.asarray(leaf).tobytes()
+    for name, leaf in leaf_names((state.params, state.opt_state, state.ema_params)).items()
+  }
+
+
+def _records(workdir):
+  return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def _without_speed(records):
+  return [{k: v for k, v in r.items() if "per_second" not in k} for r in records]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("uninterrupted")
+  return run_toy(workdir), workdir
+
+
+def test_a_run_killed_twice_ends_with_the_same_bits(tmp_path, uninterrupted):
+  """The first kill comes right after a checkpoint was started, the second between two."""
+  reference, reference_dir = uninterrupted
+  for kill_at in (10, 18):
+    command = [sys.executable, "-m", "tests.train.trainer_worker", str(tmp_path), str(kill_at)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "DONE").exists()
+  assert 5 <= checkpoints.steps(tmp_path)[-1] <= 15
+  state = run_toy(tmp_path)
+  assert _bits(state) == _bits(reference)
+  steps = [r["step"] for r in _records(tmp_path)]
+  assert steps == [r["step"] for r in _records(reference_dir)] == list(range(3, 25, 3))
+
+
+def test_another_noise_key_would_be_noticed(tmp_path, uninterrupted):
+  assert _bits(run_toy(tmp_path, seed=1)) != _bits(uninterrupted[0])
+
+
+def test_what_a_finished_run_leaves(uninterrupted):
+  state, workdir = uninterrupted
+  assert json.loads((workdir / "DONE").read_text()) == {"step": 24}
+  assert json.loads((workdir / "config.json").read_text()) == {"train": {"steps": 24}}
+  env = json.loads((workdir / "env.json").read_text())
+  assert env["packages"]["jax"] == jax.__version__ and env["devices"]
+  assert checkpoints.steps(workdir) == [20, 24]
+  loaded = leaf_names(checkpoints.load_params(workdir))
+  for name, leaf in leaf_names(state.ema_params).items():
+    np.testing.assert_array_equal(loaded[name], leaf)
+  first = _records(workdir)[0]
+  assert first["train/tokens_per_step"] == toy.B * toy.L and first["train/tokens_per_second"] > 0
+  assert _records(workdir)[-1]["train/loss"] < first["train/loss"]
+  assert not [p for p in workdir.rglob("*") if ".tmp" in p.name]
+
+
+def test_a_finished_run_starts_no_update(uninterrupted, tmp_path):
+  reference, workdir = uninterrupted
+  given = []
+  state = run_toy(workdir, on_batch=given.append)
+  assert _bits(state) == _bits(reference) and given == [0]  # one look at its shape
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_run_goes_on_from_there(tmp_path, uninterrupted, number, capsys):
+  def on_batch(step):
+    if step == 12:
+      os.kill(os.getpid(), number)
+
+  handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+  if number == signal.SIGINT:
+    with pytest.raises(KeyboardInterrupt):
+      run_toy(tmp_path, on_batch)
+  else:
+    assert int(run_toy(tmp_path, on_batch).step) == 13
+  assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
+  assert checkpoints.steps(tmp_path)[-1] == 13 and not (tmp_path / "DONE").exists()
+  assert f"stopped by {signal.Signals(number).name}: step 13 is saved" in capsys.readouterr().out
+  assert _bits(run_toy(tmp_path)) == _bits(uninterrupted[0])
+
+
+@pytest.mark.parametrize("bad_step", [8, 10])  # 10: a checkpoint is due at this very step
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(tmp_path, bad_step):
+  def edit(step, batch):
+    if step == bad_step - 1:
+      batch["weights"][0] = np.inf
+    return batch
+
+  with pytest.raises(DivergedError, match=rf"at step {bad_step}; .*checkpoints/5 is kept"):
+    run_toy(tmp_path, edit=edit)
+  assert checkpoints.steps(tmp_path) == [5]
+  params = checkpoints.load_params(tmp_path)
+  assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
+  assert max(r["step"] for r in _records(tmp_path)) < bad_step
+
+
+def test_evaluation_does_not_change_training_and_compares_across_steps(tmp_path, uninterrupted):
+  state = run_toy(tmp_path, eval_every=4, keep_best=True, max_to_keep=1)
+  assert _bits(state) == _bits(uninterrupted[0])
+  evaluated = [r for r in _records(tmp_path) if "eval/loss" in r]
+  assert [r["step"] for r in evaluated] == [4, 8, 12, 16, 20, 24]
+  # One key for all evaluations: the very same positions are masked each time.
+  assert len({r["eval/masked_share"] for r in evaluated}) == 1
+  assert evaluated[-1]["eval/loss"] < evaluated[0]["eval/loss"]
+  assert evaluated[-1]["eval_ema/loss"] != evaluated[-1]["eval/loss"]
+
+
+def test_starting_from_given_parameters(tmp_path):
+  def on_batch(step):
+    if step == 1:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  params = jax.tree.map(lambda x: x + 1.0, toy.LM.init(jax.random.key(3)))
+  state = run_toy(tmp_path, on_batch, params=params)
+  assert int(state.step) == 2
+  for name, leaf in leaf_names(params).items():
+    # An AdamW update moves by the learning rate at most, but for the decay.
+    np.testing.assert_allclose(leaf_names(state.params)[name], leaf, atol=0.02, rtol=0.01)
+
+
+def test_changed_settings_are_told_and_impossible_ones_refused(tmp_path, uninterrupted, capsys):
+  workdir = shutil.copytree(uninterrupted[1], tmp_path / "copy")
+  run_toy(workdir, record={"train": {"steps": 24}, "optim": {"learning_rate": 2}})
+  assert "optim.learning_rate = 2 (was None)" in capsys.readouterr().out
+  before = {p: p.read_bytes() for p in workdir.rglob("*") if p.is_file()}
+  with pytest.raises(UsageError, match="is at step 24, beyond train.steps=23"):
+    run_toy(workdir, steps=23)
+  with pytest.raises(CheckpointError, match="ema_params/embedding"):
+    run_toy(workdir, steps=30, ema_decay=0.0)
+  assert before == {p: p.read_bytes() for p in workdir.rglob("*") if p.is_file()}
+
+
+def _unusable_loss(lm, params, batch, key):
+  raise UsageError("this loss needs a mask token")
+
+
+@pytest.mark.parametrize(
+  ("kwargs", "message"),
+  [
+    ({"loss": _unusable_loss}, "needs a mask token"),
+    ({"batch_size": 9}, "multiple of 2"),
+    ({"steps": 2}, "warmup_steps=3"),
+    ({"checkpoint_every": -1}, "train.checkpoint_every"),
+    ({"keep_best": True}, "train.eval_every"),
+  ],
+)
+def test_a_start_that_cannot_work_leaves_nothing(tmp_path, kwargs, message):
+  workdir = tmp_path / "new"
+  with pytest.raises(UsageError, match=message):
+    run_toy(workdir, **kwargs)
+  assert not workdir.exists()
+
+
+def test_a_workdir_that_is_a_file_is_refused(tmp_path):
+  (tmp_path / "file").write_text("kept")
+  with pytest.raises(UsageError, match="is a file"):
+    run_toy(tmp_path / "file")
+  assert (tmp_path / "file").read_text() == "kept"
