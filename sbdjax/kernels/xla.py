@@ -127,8 +127,9 @@ def _softmax_attention_bwd(residuals, d_out):
     d_p = jnp.einsum("bkqd,bksd->bkqs", d_out, v, preferred_element_type=jnp.float32)
     d_scores = (p * (d_p - delta)).astype(q.dtype)
     d_q = d_q + jnp.einsum("bkqs,bksd->bkqd", d_scores, k)
-    d_ks.append(jnp.einsum("bkqs,bkqd->bksd", d_scores, q))
-    d_vs.append(jnp.einsum("bkqs,bkqd->bksd", p, d_out))
+    # The small operand goes first: it is the one a contraction over queries has to transpose.
+    d_ks.append(jnp.einsum("bkqd,bkqs->bkds", q, d_scores).swapaxes(2, 3))
+    d_vs.append(jnp.einsum("bkqd,bkqs->bkds", d_out, p).swapaxes(2, 3))
   return d_q, tuple(d_ks), tuple(d_vs), None
 
 

@@ -1,0 +1,55 @@
+"""Fine-tunes stories260K (a real 260K-parameter Llama) into a Set Block Decoding model.
+
+  python -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/sbd
+  python -m sbdjax train --config=configs/stories_sbd.py:self --workdir=runs/sbd_self \
+    --config.data.path=runs/self.npz
+
+Variants: `raw` (TinyStories as they are) and `self` (the base model's own stories, made by
+experiments/sbd_stories260k/collect.py; the embedded slice unless data.path names a larger file).
+"""
+
+from ml_collections import ConfigDict
+
+DATA = {
+  # One row is one segment, as the base model was trained: each bos ends the story before it.
+  "raw": dict(source="stories", add_bos=True, packing="concat"),
+  "self": dict(
+    source="tokens", path="asset:stories_self.npz", packing="concat", separate_documents=True
+  ),
+}
+
+
+def get_config(corpus: str = "raw") -> ConfigDict:
+  return ConfigDict(
+    dict(
+      init=dict(checkpoint="stories260K", mask_token=True),
+      data=dict(tokenizer="tok512", seq_len=128, **DATA[corpus]),
+      loss=dict(
+        name="sbd",
+        block_size_min=2,
+        block_size_max=16,
+        ntp_weight=1.0,
+        masked_weight=1.0,
+        normalisation="sum",
+      ),
+      optim=dict(
+        learning_rate=3e-3,
+        schedule="cosine",
+        warmup_steps=100,
+        final_fraction=0.01,
+        b2=0.98,
+        weight_decay=0.0,
+        clip_norm=1.0,
+      ),
+      train=dict(
+        steps=2500,
+        batch_size=16,
+        log_every=50,
+        eval_every=500,
+        eval_batches=32,
+        checkpoint_every=500,
+        seed=0,
+      ),
+      parallel=dict(mode="mesh"),
+    )
+  )
