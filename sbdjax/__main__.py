@@ -11,16 +11,18 @@ from sbdjax.cli.common import nearest, run_main
 from sbdjax.errors import UsageError
 
 _FOLDER = pathlib.Path(__file__).parent / "cli"
-_NOT_VERBS = ("__init__", "common")
 
 
 def verbs() -> dict[str, str]:
-  """Verb -> first line of its module's docstring, without importing any of them."""
+  """Verb -> first line of its module's docstring, without importing any of them.
+
+  A verb is a module of `sbdjax.cli` with a function `main`; the others are what verbs share.
+  """
   found = {}
   for path in sorted(_FOLDER.glob("*.py")):
-    if path.stem not in _NOT_VERBS:
-      doc = ast.get_docstring(ast.parse(path.read_text())) or ""
-      found[path.stem] = doc.split("\n", 1)[0]
+    module = ast.parse(path.read_text())
+    if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in module.body):
+      found[path.stem] = (ast.get_docstring(module) or "").split("\n", 1)[0]
   return found
 
 

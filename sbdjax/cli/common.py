@@ -38,19 +38,26 @@ def run_main(fn: Callable[[list[str]], int], argv: list[str]) -> int:
   debug = "--debug" in argv
   try:
     return fn([a for a in argv if a != "--debug"])
-  except SbdjaxError as e:
-    message, code = " ".join(str(e).split()), e.exit_code
-  except OSError as e:
-    if e.errno not in _DISK_FULL:
+  except (SbdjaxError, OSError, KeyboardInterrupt) as e:
+    message, code = _explain(e)
+    if message is None:
       raise
-    place = f" while writing {e.filename}" if e.filename else ""
-    message, code = f"no space left on the disk{place}: free some space and start again", 1
-  except KeyboardInterrupt:
-    message, code = "interrupted", 130
-  if debug:
-    traceback.print_exc()
-  print(f"error: {message}", file=sys.stderr)
-  return code
+    if debug:
+      traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _explain(error: BaseException) -> tuple[str | None, int]:
+  """Message and exit code of what a user can mend; no message for the rest."""
+  if isinstance(error, SbdjaxError):
+    return " ".join(str(error).split()), error.exit_code
+  if isinstance(error, KeyboardInterrupt):
+    return "interrupted", 130
+  if isinstance(error, OSError) and error.errno in _DISK_FULL:
+    place = f" while writing {error.filename}" if error.filename else ""
+    return f"no space left on the disk{place}: free some space and start again", 1
+  return None, 1
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
