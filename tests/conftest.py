@@ -1,0 +1,31 @@
+"""Environment of every test, fixed before JAX is imported."""
+
+import os
+import pathlib
+import sys
+
+# Only what is set before JAX reads it counts, so nothing above this module may import JAX.
+assert "jax" not in sys.modules, "a pytest plugin imported jax before tests/conftest.py"
+
+_CACHE = pathlib.Path(__file__).resolve().parent.parent / ".jax_cache"
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Several fake CPU devices on a small machine can deadlock in a collective with fewer threads.
+os.environ.setdefault("NPROC", "16")
+# Compiling is most of the time these tests take; a second run finds everything compiled.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import chex  # noqa: E402
+import pytest  # noqa: E402
+from absl import flags  # noqa: E402
+
+# Grain reads absl flags, which nobody parses under pytest.
+flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_trace_counts():
+  """`chex.assert_max_traces` counts by function name, over all the tests of a process."""
+  chex.clear_trace_counter()

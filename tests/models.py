@@ -1,0 +1,47 @@
+"""Tiny networks shared by the tests."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sbdjax.lm import make_lm
+from sbdjax.nn.transformer import TransformerConfig
+
+SHAPE = dict(
+  vocab_size=13, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=20, max_seq_len=64
+)
+
+
+def config(**changes) -> TransformerConfig:
+  return TransformerConfig(**{**SHAPE, **changes})
+
+
+def lm_of(**changes):
+  return make_lm(config(**changes))
+
+
+def random_params(lm, seed=0, embedding_scale=1.0):
+  """Numpy parameters in which nothing is at its neutral value: norms are not 1, biases not 0."""
+  rng = np.random.default_rng(seed)
+
+  def leaf(path, x):
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    value = rng.normal(size=x.shape)
+    if name.endswith("scale"):
+      value = 1 + 0.3 * value
+    elif "embedding" in name or "head" in name:
+      value = embedding_scale * value
+    else:
+      value = 0.4 * value
+    return jnp.asarray(value, x.dtype)
+
+  shapes = jax.eval_shape(lm.init, jax.random.key(0))
+  return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+def tokens(batch, length, vocab_size=SHAPE["vocab_size"], seed=0):
+  return np.random.default_rng(seed).integers(0, vocab_size, (batch, length)).astype(np.int32)
+
+
+def positions(batch, length):
+  return np.broadcast_to(np.arange(length, dtype=np.int32), (batch, length))

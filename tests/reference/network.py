@@ -1,0 +1,116 @@
+"""Attention and the Llama / Qwen decoder in float64 numpy, head by head."""
+
+import math
+
+import numpy as np
+
+
+def softmax(x):
+  x = np.exp(x - np.max(x, axis=-1, keepdims=True))
+  return x / np.sum(x, axis=-1, keepdims=True)
+
+
+def log_softmax(x):
+  x = x - np.max(x, axis=-1, keepdims=True)
+  return x - np.log(np.sum(np.exp(x), axis=-1, keepdims=True))
+
+
+def attention(q_HxTxDh, k_KxSxDh, v_KxSxDh, visible_TxS):
+  """One sequence; query head h reads kv head h // (H / K); a row that sees nothing gives zeros."""
+  heads, length, dh = q_HxTxDh.shape
+  group = heads // k_KxSxDh.shape[0]
+  out = np.zeros((heads, length, v_KxSxDh.shape[-1]))
+  for h in range(heads):
+    for t in range(length):
+      seen = np.flatnonzero(visible_TxS[t])
+      if seen.size:
+        scores = k_KxSxDh[h // group][seen] @ q_HxTxDh[h, t] / math.sqrt(dh)
+        out[h, t] = softmax(scores) @ v_KxSxDh[h // group][seen]
+  return out
+
+
+def frequencies(head_dim, theta, scaling):
+  """Rotary frequencies; `scaling` is None or llama-3.1's four numbers, branch by branch."""
+  out = []
+  for i in range(head_dim // 2):
+    freq = 1.0 / theta ** (2 * i / head_dim)
+    if scaling is not None:
+      wavelength = 2 * math.pi / freq
+      low = scaling.original_max_position / scaling.low_freq_factor
+      high = scaling.original_max_position / scaling.high_freq_factor
+      if wavelength > low:
+        freq = freq / scaling.factor
+      elif wavelength >= high:
+        smooth = (scaling.original_max_position / wavelength - scaling.low_freq_factor) / (
+          scaling.high_freq_factor - scaling.low_freq_factor
+        )
+        freq = (1 - smooth) * freq / scaling.factor + smooth * freq
+    out.append(freq)
+  return np.array(out)
+
+
+def rotate(x_TxDh, positions_T, freq, interleaved):
+  """Rotation as multiplication of complex numbers made of the paired channels."""
+  turn = np.exp(1j * np.outer(positions_T, freq))
+  if interleaved:
+    z = (x_TxDh[:, 0::2] + 1j * x_TxDh[:, 1::2]) * turn
+    out = np.empty_like(x_TxDh)
+    out[:, 0::2], out[:, 1::2] = z.real, z.imag
+    return out
+  half = x_TxDh.shape[1] // 2
+  z = (x_TxDh[:, :half] + 1j * x_TxDh[:, half:]) * turn
+  return np.concatenate([z.real, z.imag], axis=1)
+
+
+def rms_norm(x, scale, eps):
+  return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * scale
+
+
+def forward(config, params, tokens_T, positions_T, visible_TxT):
+  """Logits [T, V] of one sequence.
+
+  Args:
+    config: anything with the fields of a TransformerConfig.
+    params: nested dict of arrays, layers stacked along axis 0.
+  """
+  c = config
+  p = _float64(params)
+  freq = frequencies(c.head_dim, c.rope_theta, c.rope_scaling)
+  x = p["embedding"][np.asarray(tokens_T)]
+  for n in range(c.num_layers):
+    layer = _layer(p["layers"], n)
+    h = rms_norm(x, layer["attn_norm"]["scale"], c.norm_eps)
+    attn = layer["attn"]
+    q, k, v = (_heads(h, attn, name) for name in "qkv")
+    if c.qk_norm:
+      q = rms_norm(q, attn["q_norm"]["scale"], c.norm_eps)
+      k = rms_norm(k, attn["k_norm"]["scale"], c.norm_eps)
+    q, k = (
+      np.stack([rotate(head, positions_T, freq, c.rope_interleaved) for head in y]) for y in (q, k)
+    )
+    out = attention(q, k, v, visible_TxT)
+    for head in range(c.num_heads):
+      x = x + out[head] @ attn["o_kernel"][head]
+    h = rms_norm(x, layer["mlp_norm"]["scale"], c.norm_eps)
+    gate = h @ layer["mlp"]["gate_kernel"]
+    up = h @ layer["mlp"]["up_kernel"]
+    x = x + (gate / (1 + np.exp(-gate)) * up) @ layer["mlp"]["down_kernel"]
+  x = rms_norm(x, p["final_norm"]["scale"], c.norm_eps)
+  return x @ (p["embedding"] if c.tie_embeddings else p["head"]).T
+
+
+def _heads(x_TxD, attn, name):
+  """[heads, T, Dh]: the projection called `name`, one head at a time."""
+  kernel = attn[f"{name}_kernel"]
+  bias = attn.get(f"{name}_bias", np.zeros(kernel.shape[1:]))
+  return np.stack([x_TxD @ kernel[:, h] + bias[h] for h in range(kernel.shape[1])])
+
+
+def _layer(tree, n):
+  return {k: _layer(v, n) if isinstance(v, dict) else v[n] for k, v in tree.items()}
+
+
+def _float64(tree):
+  return {
+    k: _float64(v) if isinstance(v, dict) else np.asarray(v, np.float64) for k, v in tree.items()
+  }

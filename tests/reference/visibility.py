@@ -1,0 +1,69 @@
+"""Which key a query sees, one pair at a time, as the figures of the SBD paper define it.
+
+Every function returns a bool [T, S] matrix of one row (sequence). `runs` is the number of the
+document at each position, or None.
+"""
+
+import numpy as np
+
+
+def matrix(num_queries, num_keys, sees):
+  """bool [T, S] from a predicate of (query index, key index)."""
+  return np.array([[bool(sees(q, s)) for s in range(num_keys)] for q in range(num_queries)])
+
+
+def runs_of(segment_ids):
+  """Numbers the maximal runs of equal ids: [5, 5, 2, 5] -> [0, 0, 1, 2]."""
+  runs, previous = [], object()
+  for value in segment_ids:
+    runs.append((runs[-1] + 1 if runs else 0) if value != previous else runs[-1])
+    previous = value
+  return runs
+
+
+def _same(runs, a, b):
+  return runs is None or runs[a] == runs[b]
+
+
+def causal(length, runs=None):
+  return matrix(length, length, lambda q, s: s <= q and _same(runs, q, s))
+
+
+def full(num_queries, num_keys, valid):
+  return matrix(num_queries, num_keys, lambda q, s: s < valid)
+
+
+def block_causal(length, k, runs=None):
+  return matrix(length, length, lambda q, s: s // k <= q // k and _same(runs, q, s))
+
+
+def sbd_train(length, k, runs=None):
+  """Figure 9, quadrant by quadrant, over [clean; masked]."""
+
+  def sees(q, s):
+    q_masked, s_masked = q >= length, s >= length
+    i, j = q % length, s % length
+    if not _same(runs, i, j):
+      return False
+    if not q_masked:
+      return not s_masked and j <= i
+    return i // k == j // k if s_masked else i // k > j // k
+
+  return matrix(2 * length, 2 * length, sees)
+
+
+def open_block(length, boundary, end):
+  """Figures 3 and 10: causal before `boundary`; from there on all of the sequence, 0..end-1."""
+  return matrix(length, length, lambda q, s: s < end if q >= boundary else s <= q)
+
+
+def cached(slots, new, committed, first, num_causal):
+  """[cache slots | new tokens]: the new ones are `num_causal` causal ones, then an open block."""
+
+  def sees(q, s):
+    if s < slots:
+      return s < committed
+    j = s - slots
+    return j >= first and (j <= q if q < num_causal else True)
+
+  return matrix(new, slots + new, sees)

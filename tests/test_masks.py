@@ -1,0 +1,191 @@
+"""Every mask rule against the paper's predicates, pair by pair."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax import masks
+from tests.reference import visibility
+
+LENGTHS = (1, 2, 5, 8, 13)
+BLOCK_SIZES = (1, 2, 3, 4, 7, 16)
+# Two rows with other documents each; ids may come back, and 0 is padding.
+SEGMENTS = np.array(
+  [[1, 1, 1, 2, 2, 3, 3, 3, 3, 3, 1, 1, 0], [7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]], np.int32
+)
+LENGTH = SEGMENTS.shape[1]
+RUNS = [visibility.runs_of(row) for row in SEGMENTS]
+
+
+# The rule is an argument, so its block size and lengths are traced.
+_dense = jax.jit(masks.dense, static_argnums=(1, 2))
+
+
+def dense(rule, num_queries, num_keys):
+  return np.asarray(_dense(rule, num_queries, num_keys))
+
+
+def packed():
+  return masks.document_bounds(jnp.asarray(SEGMENTS))
+
+
+def cases():
+  """(name, rule, T, S, expected [B, T, S]) of every rule, with and without documents."""
+  for n in LENGTHS:
+    yield f"causal-{n}", masks.Causal(), n, n, [visibility.causal(n)]
+    yield f"full-{n}", masks.Full(), n, n + 2, [visibility.full(n, n + 2, n + 2)]
+    for k in BLOCK_SIZES:
+      block = masks.BlockCausal(k, max_block_size=16)
+      yield f"block-{n}-{k}", block, n, n, [visibility.block_causal(n, k)]
+      train = masks.SBDTrain(k, max_block_size=16)
+      yield f"sbd-{n}-{k}", train, 2 * n, 2 * n, [visibility.sbd_train(n, k)]
+  yield (
+    "causal-docs",
+    masks.Causal(packed()),
+    LENGTH,
+    LENGTH,
+    [visibility.causal(LENGTH, r) for r in RUNS],
+  )
+  for k in BLOCK_SIZES:
+    block = masks.BlockCausal(k, packed(), max_block_size=16)
+    expected = [visibility.block_causal(LENGTH, k, r) for r in RUNS]
+    yield f"block-docs-{k}", block, LENGTH, LENGTH, expected
+    train = masks.SBDTrain(k, packed(), max_block_size=16)
+    expected = [visibility.sbd_train(LENGTH, k, r) for r in RUNS]
+    yield f"sbd-docs-{k}", train, 2 * LENGTH, 2 * LENGTH, expected
+  valid = jnp.array([0, 3, 9])
+  yield "full-lengths", masks.Full(valid), 4, 9, [visibility.full(4, 9, v) for v in (0, 3, 9)]
+  bounds = [(0, 4), (3, 7), (8, 11), (11, 11)]
+  opened = masks.OpenBlock(*(jnp.array(x) for x in zip(*bounds, strict=True)))
+  yield "open", opened, 11, 11, [visibility.open_block(11, b, e) for b, e in bounds]
+  # (committed slots, first valid new column)
+  rows = [(0, 0), (0, 3), (5, 0), (9, 2), (4, 3)]
+  for new, num_causal in ((3, 3), (3, 0), (6, 3), (1, 1), (8, 4)):
+    keep = [(n, f) for n, f in rows if f < new]
+    cached = masks.Cached(*(jnp.array(x) for x in zip(*keep, strict=True)), num_causal=num_causal)
+    expected = [visibility.cached(9, new, n, f, num_causal) for n, f in keep]
+    yield f"cached-{new}-{num_causal}", cached, new, 9 + new, expected
+
+
+CASES = list(cases())
+parametrize_cases = pytest.mark.parametrize("case", CASES, ids=[c[0] for c in CASES])
+
+
+@parametrize_cases
+def test_dense_equals_the_paper_pair_by_pair(case):
+  _, rule, num_queries, num_keys, expected = case
+  np.testing.assert_array_equal(dense(rule, num_queries, num_keys), np.stack(expected))
+
+
+@parametrize_cases
+def test_a_query_sees_at_most_two_runs_of_keys(case):
+  for visible_TxS in case[-1]:
+    padded = np.pad(visible_TxS.astype(int), ((0, 0), (1, 0)))
+    assert ((np.diff(padded, axis=1) == 1).sum(axis=1) <= 2).all()
+
+
+@parametrize_cases
+@pytest.mark.parametrize("size", [1, 3, 4, 32])
+def test_tiles_cover_queries_in_order_and_contain_what_they_see(case, size):
+  _, rule, num_queries, num_keys, expected = case
+  tiles = rule.tiles(num_queries, num_keys, size)
+  # Attention concatenates the tiles' outputs, so order and coverage are one condition.
+  assert [t for tile in tiles for t in range(tile.start, tile.stop)] == list(range(num_queries))
+  assert all(tile.stop - tile.start <= size for tile in tiles)
+  for tile in tiles:
+    keys = [s for a, b in tile.keys for s in range(a, b)]
+    assert len(keys) == len(set(keys)), "a key listed twice would be counted twice"
+    assert not keys or (min(keys) >= 0 and max(keys) < num_keys)
+    hidden = np.setdiff1d(np.arange(num_keys), keys)
+    for visible_TxS in expected:
+      assert not visible_TxS[tile.start : tile.stop, hidden].any()
+
+
+@pytest.mark.parametrize("rule", [masks.SBDTrain, masks.BlockCausal])
+@pytest.mark.parametrize("largest", [1, 2, 5, 16])
+def test_tiles_hold_for_every_block_size_up_to_the_static_bound(rule, largest):
+  n = 2 * LENGTH if rule is masks.SBDTrain else LENGTH
+  for k, documents in itertools.product(range(1, largest + 1), (None, packed())):
+    bound = rule(k, documents, max_block_size=largest)
+    visible = dense(bound, n, n)
+    for tile in itertools.chain(*(bound.tiles(n, n, size) for size in (1, 2, 5, 8))):
+      hidden = np.setdiff1d(np.arange(n), [s for a, b in tile.keys for s in range(a, b)])
+      assert not visible[:, tile.start : tile.stop, hidden].any()
+
+
+def test_training_tiles_are_far_smaller_than_the_square():
+  """The reason for the tiles: little more than the visible third of the dense product is left."""
+  n = 2 * 512
+  tiles = masks.SBDTrain(16, max_block_size=16).tiles(n, n, 64)
+  products = sum((t.stop - t.start) * sum(b - a for a, b in t.keys) for t in tiles)
+  assert products < 0.35 * n * n
+
+
+def test_figure_8_example():
+  """k = 4, L = 8, in the figure's order: clean and masked halves interleaved block by block."""
+  figure = """
+    x... .... .... ....
+    xx.. .... .... ....
+    xxx. .... .... ....
+    xxxx .... .... ....
+    .... xxxx .... ....
+    .... xxxx .... ....
+    .... xxxx .... ....
+    .... xxxx .... ....
+    xxxx .... x... ....
+    xxxx .... xx.. ....
+    xxxx .... xxx. ....
+    xxxx .... xxxx ....
+    xxxx .... .... xxxx
+    xxxx .... .... xxxx
+    xxxx .... .... xxxx
+    xxxx .... .... xxxx
+  """
+  rows = [line.replace(" ", "") for line in figure.split("\n") if line.strip()]
+  expected = np.array([[c == "x" for c in row] for row in rows])
+  order = np.r_[0:4, 8:12, 4:8, 12:16]  # the figure's order, as indices into [clean; masked]
+  ours = np.asarray(masks.dense(masks.SBDTrain(4, max_block_size=4), 16, 16))[0]
+  np.testing.assert_array_equal(ours[np.ix_(order, order)], expected)
+
+
+@pytest.mark.parametrize(
+  ("make", "reference"),
+  [
+    (lambda k, docs: masks.SBDTrain(k, docs, max_block_size=16), visibility.sbd_train),
+    (lambda k, docs: masks.BlockCausal(k, docs, max_block_size=16), visibility.block_causal),
+  ],
+  ids=["sbd", "block_causal"],
+)
+def test_one_compilation_serves_every_block_size(make, reference):
+  n = 2 * LENGTH if reference is visibility.sbd_train else LENGTH
+
+  @jax.jit
+  @chex.assert_max_traces(1)
+  def run(k, documents):
+    rule = make(k, documents)
+    rule.tiles(n, n, 4)  # static: must not look at the traced block size
+    return masks.dense(rule, n, n)
+
+  for k in BLOCK_SIZES:
+    expected = np.stack([reference(LENGTH, k, r) for r in RUNS])
+    np.testing.assert_array_equal(run(jnp.int32(k), packed()), expected)
+
+
+def test_document_bounds_are_those_of_the_runs():
+  rng = np.random.default_rng(0)
+  segments = np.concatenate([SEGMENTS, rng.integers(0, 3, (20, LENGTH)).astype(np.int32)])
+  bounds = masks.document_bounds(jnp.asarray(segments))
+  for row, start_L, end_L in zip(segments, bounds.start_BxL, bounds.end_BxL, strict=True):
+    runs = np.array(visibility.runs_of(row))
+    for i, run in enumerate(runs):
+      members = np.flatnonzero(runs == run)
+      assert (start_L[i], end_L[i]) == (members[0], members[-1] + 1)
+
+
+def test_document_bounds_of_one_position():
+  bounds = masks.document_bounds(jnp.array([[4]]))
+  assert (int(bounds.start_BxL[0, 0]), int(bounds.end_BxL[0, 0])) == (0, 1)
