@@ -16,6 +16,7 @@ from sbdjax.errors import UsageError
 from sbdjax.kernels import xla
 from sbdjax.masks import Mask
 from sbdjax.nn import rope
+from sbdjax.nn.linear import linear
 
 # What backward may keep of a layer. "none": everything; "full": nothing but the layer's input;
 # "dots": results of weight products (not of attention's batched ones).
@@ -133,7 +134,7 @@ class Attention(nn.Module):
     c = self.config
     shape = (c.d_model, heads, c.head_dim)
     kernel = self.param(f"{name}_kernel", _dense_init(c.d_model), shape, c.param_dtype)
-    y = x_BxTxD @ kernel.astype(x_BxTxD.dtype).reshape(c.d_model, -1)
+    y = linear(x_BxTxD, kernel.astype(x_BxTxD.dtype).reshape(c.d_model, -1))
     if c.qkv_bias:
       bias = self.param(f"{name}_bias", nn.initializers.zeros, shape[1:], c.param_dtype)
       y = y + bias.astype(y.dtype).reshape(-1)
@@ -159,7 +160,7 @@ class Attention(nn.Module):
       (c.num_heads, c.head_dim, c.d_model),
       c.param_dtype,
     )
-    return out @ kernel.astype(out.dtype).reshape(fan_in, -1), (k, v)
+    return linear(out, kernel.astype(out.dtype).reshape(fan_in, -1)), (k, v)
 
 
 class SwiGLU(nn.Module):
@@ -174,9 +175,10 @@ class SwiGLU(nn.Module):
     def kernel(name, fan_in, shape):
       return self.param(f"{name}_kernel", _dense_init(fan_in), shape, c.param_dtype).astype(x.dtype)
 
-    gate = x @ kernel("gate", c.d_model, (c.d_model, c.d_ff))
-    up = x @ kernel("up", c.d_model, (c.d_model, c.d_ff))
-    return (nn.silu(gate) * up) @ kernel("down", c.d_ff * 2 * c.num_layers, (c.d_ff, c.d_model))
+    gate = linear(x, kernel("gate", c.d_model, (c.d_model, c.d_ff)))
+    up = linear(x, kernel("up", c.d_model, (c.d_model, c.d_ff)))
+    down = kernel("down", c.d_ff * 2 * c.num_layers, (c.d_ff, c.d_model))
+    return linear(nn.silu(gate) * up, down)
 
 
 class Layer(nn.Module):
