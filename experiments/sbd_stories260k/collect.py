@@ -8,6 +8,7 @@ reaches `--seq_len` tokens. The file holds the settings that made it.
 """
 
 import argparse
+import pathlib
 import sys
 import time
 
@@ -67,7 +68,9 @@ def main(argv: list[str] | None = None) -> int:
     if (i + 1) % (10 * args.batch_size) == 0 or i + 1 == len(prompts):
       rate = sum(map(len, told)) / (time.perf_counter() - start)
       print(f"{i + 1}/{len(prompts)} stories, {rate:.0f} tokens/s", flush=True)
-  meta = dict(vars(args), model="stories260K", vocab_size=config.vocab_size, eos_id=1)
+  settings = {k: v for k, v in vars(args).items() if k != "out"}
+  settings["stories"] = pathlib.Path(args.stories).name
+  meta = dict(settings, model="stories260K", vocab_size=config.vocab_size, eos_id=1)
   token_file.write_tokens(args.out, told, meta, prompt_lengths=lengths)
   print(f"wrote {args.out}: {len(told)} stories, {sum(map(len, told))} tokens")
   return 0
