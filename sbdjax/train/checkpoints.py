@@ -155,6 +155,11 @@ class Checkpointer:
     metrics = None if score is None or math.isnan(score) else {"score": score}
     self._guard(lambda: self._open().save(self._saving, args=args, metrics=metrics))
 
+  def check(self) -> None:
+    """Raises CheckpointError, as `wait` does, if the last save has failed by now."""
+    if self._manager is not None:
+      self._guard(self._manager.check_for_errors)
+
   def wait(self) -> None:
     """Blocks until the last save is complete.
 

@@ -15,6 +15,7 @@ import jax
 from tensorboardX import SummaryWriter
 
 from sbdjax.errors import DivergedError
+from sbdjax.train.files import write_atomically
 
 FILE = "metrics.jsonl"
 Pairs = dict[str, tuple[float, float]]
@@ -49,9 +50,7 @@ def truncate(path: pathlib.Path, step: int) -> None:
       continue  # the line a killed run was writing
     if record["step"] <= step:
       kept.append(line + "\n")
-  temporary = path.with_suffix(".tmp")
-  temporary.write_text("".join(kept))
-  os.replace(temporary, path)
+  write_atomically(path, "".join(kept))
 
 
 class MetricsWriter:

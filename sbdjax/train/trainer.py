@@ -18,6 +18,7 @@ from sbdjax.train import metrics as metrics_lib
 from sbdjax.train import state as state_lib
 from sbdjax.train.checkpoints import Checkpointer
 from sbdjax.train.environment import environment
+from sbdjax.train.files import write_atomically
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
 from sbdjax.train.progress import Progress, make_progress
@@ -170,7 +171,7 @@ def train(
     checkpointer.close()
     reached = int(state.step)
     if reached == config.steps and primary:
-      _write_atomically(workdir / DONE, json.dumps({"step": reached}) + "\n")
+      write_atomically(workdir / DONE, json.dumps({"step": reached}) + "\n")
     if stop.received is not None and reached < config.steps:
       progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
       if stop.received == signal.SIGINT:
@@ -267,6 +268,7 @@ def _loop(
     state, metrics = run.train_step(state, run.layout.place(next(task.batches)))
     meter.push(step, metrics)
     progress.update(step)
+    checkpointer.check()
     ending = stop.at(step) or step == config.steps
     score = None
     if task.eval_batches is not None and config.eval_every and step % config.eval_every == 0:
@@ -296,8 +298,8 @@ def _write_records(workdir: pathlib.Path, record: dict[str, Any], done: bool) ->
     if not done:
       (workdir / DONE).unlink(missing_ok=True)
     before = _read_record(path)
-    _write_atomically(path, json.dumps(record, indent=2) + "\n")
-    _write_atomically(workdir / "env.json", json.dumps(environment(), indent=2) + "\n")
+    write_atomically(path, json.dumps(record, indent=2) + "\n")
+    write_atomically(workdir / "env.json", json.dumps(environment(), indent=2) + "\n")
   except PermissionError as e:
     raise UsageError(f"cannot write to --workdir={workdir}: {e.strerror}") from e
   now = state_lib.leaf_names(json.loads(json.dumps(record)))
@@ -313,9 +315,3 @@ def _read_record(path: pathlib.Path) -> dict[str, Any]:
     return state_lib.leaf_names(json.loads(path.read_text()))
   except (OSError, ValueError):
     return {}
-
-
-def _write_atomically(path: pathlib.Path, text: str) -> None:
-  temporary = path.with_name(path.name + ".tmp")
-  temporary.write_text(text)
-  os.replace(temporary, path)

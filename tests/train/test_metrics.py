@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 import struct
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from tensorboardX.proto import event_pb2
 
 from sbdjax.errors import DivergedError
 from sbdjax.train import metrics
+from sbdjax.train.files import write_atomically
 from sbdjax.train.progress import describe
 
 
@@ -133,3 +135,17 @@ def test_evaluation_weighs_batches_by_their_weight():
 def test_the_line_people_read():
   values = {"loss": 1.23456, "learning_rate": 1e-3, "tokens_per_second": 12345.6, "grad_norm": 1.0}
   assert describe(values) == "loss 1.2346  lr 1.0e-03  12,346 tokens/s"
+
+
+def test_a_file_that_cannot_be_written_keeps_its_old_text(tmp_path):
+  path = tmp_path / "config.json"
+  write_atomically(path, "old")
+  limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+  try:
+    with pytest.raises(OSError) as error:
+      write_atomically(path, "x" * 100)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+  assert error.value.filename == str(path)
+  assert [p.name for p in tmp_path.iterdir()] == ["config.json"] and path.read_text() == "old"
