@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-import json
 import logging
 import math
 import os
 import pathlib
 import shutil
 import sys
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,10 +26,10 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.train import inventory
 from sbdjax.train.state import TrainState, leaf_names
 
 FOLDER = "checkpoints"
-_INVENTORY = "inventory.json"
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _NO_SPACE = ("no space left", "disk quota", "file too large")
 
@@ -44,16 +42,19 @@ def steps(workdir: str | os.PathLike) -> list[int]:
 
 
 class _SilenceOrbax(logging.Filter):
-  """Drops Orbax's log records: its failures reach the user as one CheckpointError."""
+  """Drops records of Orbax, and asyncio's of the futures that Orbax abandons after a failure."""
 
   def filter(self, record: logging.LogRecord) -> bool:
-    return "orbax" not in pathlib.PurePath(record.pathname).parts
+    from_orbax = "orbax" in pathlib.PurePath(record.pathname).parts
+    abandoned = record.name == "asyncio" and "orbax" in record.getMessage()
+    return not (from_orbax or abandoned)
 
 
 @functools.cache
 def _silence_orbax() -> None:
-  """Keeps the many tracebacks of one failed save off the terminal."""
-  logging.getLogger("absl").addFilter(_SilenceOrbax())
+  """Keeps the tracebacks of a failed save off the terminal: the user gets one CheckpointError."""
+  for name in ("absl", "asyncio"):
+    logging.getLogger(name).addFilter(_SilenceOrbax())
   previous = sys.unraisablehook
 
   def hook(unraisable):
@@ -125,12 +126,7 @@ class Checkpointer:
   def _write_inventory(self) -> None:
     """Runs in the saving thread, just before the step directory gets its final name."""
     for folder in self.root.glob(f"*{_TEMPORARY}*"):
-      files = [p for p in sorted(folder.glob("*/**/*")) if p.is_file()]
-      entries = {
-        p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "crc32": _crc32(p)}
-        for p in files
-      }
-      (folder / _INVENTORY).write_text(json.dumps(entries, indent=1))
+      inventory.write(folder)
 
   def _remove_temporary(self) -> None:
     for folder in self.root.glob(f"*{_TEMPORARY}*"):
@@ -252,36 +248,8 @@ def _find(workdir: pathlib.Path, step: int | None) -> pathlib.Path:
   if step not in present:
     raise CheckpointError(f"no checkpoint of step {step} under {workdir / FOLDER}: has {present}")
   folder = workdir / FOLDER / str(step)
-  try:
-    entries = json.loads((folder / _INVENTORY).read_text())
-  except (OSError, ValueError) as e:
-    raise CheckpointError(
-      f"cannot read {folder / _INVENTORY}: {folder} was not written by this program, or its copy is "
-      "incomplete; copy it again, or delete it to go back to the one before"
-    ) from e
-  for name, entry in entries.items():
-    path = folder / name
-    size = path.stat().st_size if path.is_file() else None
-    if size != entry["bytes"]:
-      found = "is missing" if size is None else f"holds {size} bytes"
-      problem = f"{found}, expected {entry['bytes']} bytes"
-    elif _crc32(path) != entry["crc32"]:
-      problem = f"does not have its CRC-32, expected {entry['crc32']}"
-    else:
-      continue
-    raise CheckpointError(
-      f"{path} {problem}: the checkpoint is damaged; copy it again, or delete {folder} to go back "
-      "to the one before"
-    )
+  inventory.verify(folder)
   return folder
-
-
-def _crc32(path: pathlib.Path) -> int:
-  crc = 0
-  with path.open("rb") as file:
-    while chunk := file.read(1 << 24):
-      crc = zlib.crc32(chunk, crc)
-  return crc
 
 
 def _is_leaf(x: Any) -> bool:
@@ -298,35 +266,33 @@ def _read_tree(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _check_tree(folder: pathlib.Path, expected: dict[str, Any]) -> None:
-  """Compares names and shapes before anything is read, so that the error can name the array."""
+  """Compares names, dtypes and shapes before anything is read, so that the error can name the array."""
   stored = {
-    name: tuple(leaf.shape)
-    for name, leaf in leaf_names(_read_tree(folder)).items()
-    if _is_leaf(leaf)
+    name: _describe(leaf) for name, leaf in leaf_names(_read_tree(folder)).items() if _is_leaf(leaf)
   }
-  wanted = {name: _stored_shape(leaf) for name, leaf in expected.items()}
+  wanted = {name: _describe(leaf) for name, leaf in expected.items()}
   advice = "use the configuration in its config.json, or another --workdir"
-  for name, shape in wanted.items():
+  for name, array in wanted.items():
     if name not in stored:
       close = difflib.get_close_matches(name, stored.keys() - wanted.keys(), 1)
       hint = f" (it has {close[0]})" if close else ""
-      raise CheckpointError(f"{folder} has no {name} of shape {shape}{hint}: {advice}")
-    if stored[name] != shape:
+      raise CheckpointError(f"{folder} has no {name}, {array}{hint}: {advice}")
+    if stored[name] != array:
       raise CheckpointError(
-        f"{folder} holds {name} of shape {stored[name]} where {shape} was expected: {advice}"
+        f"{folder} holds {name} as {stored[name]} where {array} was expected: {advice}"
       )
   extra = sorted(stored.keys() - wanted.keys())
   if extra:
     raise CheckpointError(
-      f"{folder} holds {extra[0]} of shape {stored[extra[0]]}, which was not expected: {advice}"
+      f"{folder} holds {extra[0]}, {stored[extra[0]]}, which was not expected: {advice}"
     )
 
 
-def _stored_shape(leaf: Any) -> tuple[int, ...]:
-  """Shape on disk; a typed PRNG key is stored as its words."""
+def _describe(leaf: Any) -> str:
+  """Dtype and shape on disk, as `float32[2, 3]`; a typed PRNG key is stored as its words."""
   if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    return tuple(jax.eval_shape(jax.random.key_data, leaf).shape)
-  return tuple(leaf.shape)
+    leaf = jax.eval_shape(jax.random.key_data, leaf)
+  return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"
 
 
 def _read_state(folder: pathlib.Path, abstract: Any) -> Any:

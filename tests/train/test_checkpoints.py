@@ -130,14 +130,21 @@ def test_a_foreign_checkpoint_is_refused(tmp_path):
 
 def test_what_does_not_fit_is_named_with_both_shapes(tmp_path):
   checkpointer = _save(tmp_path)
-  with pytest.raises(CheckpointError, match=r"embedding of shape \(400, 64\) where \(401, 64\)"):
-    checkpointer.restore(_abstract(rows=401))
-  with pytest.raises(CheckpointError, match="holds ema_params/embedding.*not expected"):
-    checkpointer.restore(_abstract(ema=False))
+
+  def refused(message, abstract):
+    with pytest.raises(CheckpointError, match=message):
+      checkpointer.restore(abstract)
+
+  refused(r"params/embedding as float32\[400, 64\] where float32\[401, 64\]", _abstract(rows=401))
+  refused("holds ema_params/embedding, float32.*not expected", _abstract(ema=False))
   abstract = _abstract()
-  renamed = {"embeddings": abstract.params["embedding"], "norm": abstract.params["norm"]}
-  with pytest.raises(CheckpointError, match=r"no params/embeddings .*it has params/embedding\)"):
-    checkpointer.restore(dataclasses.replace(abstract, params=renamed))
+  table, norm = abstract.params["embedding"], abstract.params["norm"]
+  half = jax.ShapeDtypeStruct(table.shape, jnp.bfloat16, sharding=DEVICE)
+  for params, message in (
+    ({"embedding": half, "norm": norm}, r"as float32\[400, 64\] where bfloat16\[400, 64\]"),
+    ({"embeddings": table, "norm": norm}, r"no params/embeddings, .*it has params/embedding\)"),
+  ):
+    refused(message, dataclasses.replace(abstract, params=params))
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_and_nothing_else(tmp_path, capfd):
