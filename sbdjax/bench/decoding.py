@@ -1,0 +1,76 @@
+"""Tokens per second of decoding: repeated, compilation and the prompts' forwards apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from sbdjax.bench.timing import Pass, TimedDecoder, summarise
+from sbdjax.decode.base import Sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One measurement.
+
+  Attributes:
+    decoder: what was timed.
+    batch_size: prompts decoded together.
+    tokens: generated tokens of one run, over all prompts of the batch.
+    nfe: forwards of one run, the mean over rows (prompts' forwards apart).
+    tokens_per_second: median over runs of tokens / seconds, after the prompts' forwards.
+    low, high: slowest and fastest run.
+    prefill_seconds: median time of the prompts' forwards; None where it cannot be told apart.
+    compile_seconds: time to compile; None for a program that is not compiled.
+    repeats: runs.
+  """
+
+  decoder: str
+  batch_size: int
+  tokens: int
+  nfe: float
+  tokens_per_second: float
+  low: float
+  high: float
+  prefill_seconds: float | None
+  compile_seconds: float | None
+  repeats: int
+
+  @property
+  def tokens_per_forward(self) -> float:
+    """Generated tokens of a row / its forwards."""
+    return self.tokens / self.batch_size / self.nfe
+
+
+def time_sampler(
+  name: str,
+  build: Callable[[Any], Sampler],
+  params,
+  prompts: Sequence[Sequence[int]],
+  *,
+  numbers: Any = None,
+  repeats: int,
+) -> tuple[Row, list[list[int]]]:
+  """Times one batch of prompts; also returns the tokens that were generated."""
+  decoder = TimedDecoder(build)
+  key = jax.random.key(0)
+  run = lambda: decoder.run(params, prompts, key, numbers, len(prompts))
+  first = run()  # compiles, and is slower than the others
+  passes: list[Pass] = [run() for _ in range(repeats)]
+  speed = summarise([p.tokens_per_second for p in passes])
+  row = Row(
+    decoder=name,
+    batch_size=len(prompts),
+    tokens=first.tokens,
+    nfe=sum(r.nfe for r in first.results) / len(prompts),
+    tokens_per_second=speed.median,
+    low=speed.low,
+    high=speed.high,
+    prefill_seconds=summarise([p.prefill_seconds for p in passes]).median,
+    compile_seconds=decoder.compile_seconds,
+    repeats=repeats,
+  )
+  return row, [r.tokens for r in first.results]

@@ -1,0 +1,147 @@
+"""The same weights in PyTorch's `transformers`, as the yardstick of AR decoding.
+
+Both packages are optional; nothing else imports them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sbdjax.bench.decoding import Row
+from sbdjax.bench.timing import summarise
+from sbdjax.errors import UsageError
+from sbdjax.nn.transformer import TransformerConfig
+
+
+def is_available() -> bool:
+  """Whether torch and transformers are installed."""
+  return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+
+
+def half_rotation(kernel: np.ndarray) -> np.ndarray:
+  """Reorders the channels of q or k [D, H, Dh] from interleaved to half rotary pairs.
+
+  Pair i is (2i, 2i + 1) in the one convention and (i, i + Dh / 2) in the other. Scores are sums
+  over channels, so the same order in q and k leaves them as they are.
+  """
+  return np.concatenate([kernel[..., 0::2], kernel[..., 1::2]], axis=-1)
+
+
+def state_dict(config: TransformerConfig, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+  """Our parameters under Hugging Face's names, in its orientation [out, in], float32.
+
+  A mask token that is the last row of the vocabulary is left out: it is never generated.
+  """
+  vocab = config.vocab_size - (config.mask_id == config.vocab_size - 1)
+  as_f32 = lambda x: np.asarray(x, np.float32)
+  flat = lambda kernel: as_f32(kernel).reshape(config.d_model, -1).T
+  layers, tensors = params["layers"], {}
+  turn = half_rotation if config.rope_interleaved else as_f32
+  for i in range(config.num_layers):
+    attn, mlp, at = layers["attn"], layers["mlp"], f"model.layers.{i}"
+    o_kernel = as_f32(attn["o_kernel"][i]).reshape(-1, config.d_model)
+    tensors |= {
+      f"{at}.self_attn.q_proj.weight": flat(turn(as_f32(attn["q_kernel"][i]))),
+      f"{at}.self_attn.k_proj.weight": flat(turn(as_f32(attn["k_kernel"][i]))),
+      f"{at}.self_attn.v_proj.weight": flat(attn["v_kernel"][i]),
+      f"{at}.self_attn.o_proj.weight": o_kernel.T,
+      f"{at}.mlp.gate_proj.weight": as_f32(mlp["gate_kernel"][i]).T,
+      f"{at}.mlp.up_proj.weight": as_f32(mlp["up_kernel"][i]).T,
+      f"{at}.mlp.down_proj.weight": as_f32(mlp["down_kernel"][i]).T,
+      f"{at}.input_layernorm.weight": as_f32(layers["attn_norm"]["scale"][i]),
+      f"{at}.post_attention_layernorm.weight": as_f32(layers["mlp_norm"]["scale"][i]),
+    }
+  head = params["embedding"] if config.tie_embeddings else params["head"]
+  return tensors | {
+    "model.embed_tokens.weight": as_f32(params["embedding"])[:vocab],
+    "model.norm.weight": as_f32(params["final_norm"]["scale"]),
+    "lm_head.weight": as_f32(head)[:vocab],
+  }
+
+
+def make_llama(config: TransformerConfig, params: Mapping[str, Any]):
+  """A LlamaForCausalLM with our weights, in float32 on the CPU.
+
+  Raises:
+    UsageError: the model is not a plain Llama (biases, QK norm, rescaled rotary frequencies).
+  """
+  import torch
+  import transformers
+
+  if config.qkv_bias or config.qk_norm or config.rope_scaling is not None:
+    raise UsageError("only plain Llama models can be compared with transformers: use --no_torch")
+  tensors = state_dict(config, params)
+  settings = transformers.LlamaConfig(
+    vocab_size=len(tensors["lm_head.weight"]),
+    hidden_size=config.d_model,
+    intermediate_size=config.d_ff,
+    num_hidden_layers=config.num_layers,
+    num_attention_heads=config.num_heads,
+    num_key_value_heads=config.num_kv_heads,
+    head_dim=config.head_dim,
+    max_position_embeddings=config.max_seq_len,
+    rms_norm_eps=config.norm_eps,
+    rope_theta=config.rope_theta,
+    tie_word_embeddings=config.tie_embeddings,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=0,
+  )
+  model = transformers.LlamaForCausalLM(settings).eval()
+  model.load_state_dict({k: torch.tensor(v) for k, v in tensors.items()})
+  return model
+
+
+def time_generate(
+  config: TransformerConfig,
+  params: Mapping[str, Any],
+  prompts: Sequence[Sequence[int]],
+  max_tokens: int,
+  repeats: int,
+) -> tuple[Row, list[list[int]]]:
+  """Times greedy `generate` of prompts of one length; also returns the tokens generated.
+
+  The prompts' forward is timed by generating a single token, and taken off.
+  """
+  import torch
+
+  model = make_llama(config, params)
+  inputs = torch.tensor([list(p) for p in prompts])
+
+  def run(count: int):
+    start = time.perf_counter()
+    with torch.inference_mode():
+      out = model.generate(
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        use_cache=True,
+      )
+    return time.perf_counter() - start, out[:, inputs.shape[1] :].tolist()
+
+  _, tokens = run(max_tokens)
+  firsts = [run(1)[0] for _ in range(repeats)]
+  prefill = summarise(firsts).median
+  # The first token comes with the prompt's forward, so that one is not counted again.
+  count = len(prompts) * (max_tokens - 1)
+  speed = summarise([count / (run(max_tokens)[0] - prefill) for _ in range(repeats)])
+  row = Row(
+    decoder=f"transformers generate (torch, {torch.get_num_threads()} threads)",
+    batch_size=len(prompts),
+    tokens=len(prompts) * max_tokens,
+    nfe=max_tokens,
+    tokens_per_second=speed.median,
+    low=speed.low,
+    high=speed.high,
+    prefill_seconds=prefill,
+    compile_seconds=None,
+    repeats=repeats,
+  )
+  return row, tokens

@@ -1,0 +1,191 @@
+"""Decode prompts: --checkpoint=NAME|FILE|WORKDIR --prompt=TEXT [--decoder.name=ar|sbd ...] [--json]
+
+`--decoder.FIELD=VALUE` sets a field of DecoderConfig: name, max_tokens, temperature, top_k, top_p;
+for sbd also block_size, rule and what the rule reads (gamma, f, tau, tokens_per_step, score).
+
+With --json one object a prompt and line on standard output: prompt_tokens, tokens, text (what was
+generated), nfe, prefill_nfe, tpf, reveal_step, finish, seconds (of its batch, compilation apart),
+and the settings. Without it a terminal shows the text as it is made; anything else gets the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from sbdjax.cli import decoders, flags, live, record
+from sbdjax.cli.common import Parser, split_overrides
+from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.data import assets, files
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.decode.generate import Decoder, Result, check_context
+from sbdjax.errors import DataError, UsageError
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+  """Token ids of a text prompt, after a bos where the vocabulary has one."""
+  return tokenizer.encode(text, bos=tokenizer.bos_id is not None)
+
+
+def _read_prompts(path: str) -> list[str]:
+  lines = [line for line in files.read_text(assets.resolve(path)).splitlines() if line.strip()]
+  if not lines:
+    raise DataError(f"no prompts in {path}: write one a line")
+  return lines
+
+
+def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int]]:
+  """Token ids of the prompts, from whichever of the three flags is given.
+
+  Raises:
+    UsageError: none or several of the flags, or ids that cannot be read.
+    DataError: the file cannot be read or is empty.
+  """
+  given = [n for n in ("prompt", "prompts_file", "prompt_tokens") if getattr(args, n) is not None]
+  if len(given) != 1:
+    found = "none" if not given else " and ".join(f"--{n}" for n in given)
+    raise UsageError(f"give one of --prompt, --prompts_file and --prompt_tokens; found {found}")
+  if args.prompt_tokens is not None:
+    return flags.parse_token_lists(args.prompt_tokens, "--prompt_tokens")
+  texts = _read_prompts(args.prompts_file) if args.prompts_file is not None else args.prompt
+  return [encode_prompt(tokenizer, text) for text in texts]
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], model: Pretrained, config: DecoderConfig):
+  """Raises UsageError for prompts the model cannot continue by `config.max_tokens`."""
+  shape = model.lm.config
+  if not prompts:
+    raise UsageError("there are no prompts: --prompt_tokens is an empty list")
+  for i, prompt in enumerate(prompts):
+    if not prompt:
+      raise UsageError(f"prompt {i} is empty: give at least one token")
+    if shape.mask_id in prompt:
+      raise UsageError(f"prompt {i} holds {shape.mask_id}, the mask token: give ordinary tokens")
+  check_context(prompts, config.max_tokens, shape.max_seq_len, shape.vocab_size)
+
+
+def as_record(result: Result, model: Pretrained, settings: dict[str, Any]) -> dict[str, Any]:
+  """The JSON object of one prompt."""
+  text = live.text_after(model.tokenizer, result.prompt_tokens, result.tokens)
+  return {
+    "prompt_tokens": result.prompt_tokens,
+    "tokens": result.tokens,
+    "text": text,
+    "nfe": result.nfe,
+    "prefill_nfe": result.prefill_nfe,
+    "tpf": result.tpf,
+    "reveal_step": result.reveal_step,
+    "finish": result.finish,
+    "seconds": result.seconds,
+    "batch_size": result.batch_size,
+  } | settings
+
+
+def title_of(checkpoint: str, config: DecoderConfig) -> str:
+  """`stories260K-sbd · sbd block_size=16 rule=eb_entropy gamma=0.1`."""
+  shown = {k: v for k, v in decoders.settings_of(config).items() if k not in ("name", "max_tokens")}
+  if not config.temperature:
+    del shown["temperature"]
+  return " ".join([f"{checkpoint} · {config.name}", *(f"{k}={v}" for k, v in shown.items())])
+
+
+def watch(
+  model: Pretrained,
+  checkpoint: str,
+  config: DecoderConfig,
+  prompts: Sequence[Sequence[int]],
+  key: jax.Array,
+  console: Console,
+  seconds_a_frame: float,
+) -> list[Result]:
+  """The live view, one prompt after the other."""
+  eos_ids = model.generation.eos_ids
+  sampler = decoders.make_sampler(model.lm, config, eos_ids)
+  cells = live.CellTexts(model.tokenizer, model.lm.config.mask_id, eos_ids)
+  with console.status("compiling ..."):
+    streamer = live.make_streamer(sampler, config, model.params, prompts)
+  title = title_of(checkpoint, config)
+  return [
+    live.play(streamer.frames(i, key), cells, title, console, seconds_a_frame)
+    for i in range(len(prompts))
+  ]
+
+
+def tell(
+  model: Pretrained,
+  checkpoint: str,
+  config: DecoderConfig,
+  prompts: Sequence[Sequence[int]],
+  key: jax.Array,
+  console: Console,
+  seconds_a_frame: float,
+) -> list[Result]:
+  """Shows each prompt's text: live in a terminal, printed when it is finished anywhere else."""
+  if console.is_terminal:
+    return watch(model, checkpoint, config, prompts, key, console, seconds_a_frame)
+  results = []
+  for result in make_decoder(model, config).generate(
+    model.params, prompts, key, decoders.numbers_of(config), batch_size=1
+  ):
+    print(model.tokenizer.decode(result.prompt_tokens + result.tokens))
+    print(f"-- {live.summary(result)}\n", flush=True)
+    results.append(result)
+  return results
+
+
+def make_decoder(model: Pretrained, config: DecoderConfig) -> Decoder:
+  """The compiled sampler of `config`; its numbers are arguments."""
+  eos_ids = model.generation.eos_ids
+  return Decoder(lambda numbers: decoders.make_sampler(model.lm, config, eos_ids, numbers))
+
+
+def _parser() -> Parser:
+  parser = Parser(prog="generate", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  add = parser.add_argument
+  add("--checkpoint", required=True, help="embedded name, checkpoint file or training workdir")
+  add("--prompt", action="append", help="text to continue; may be repeated")
+  add("--prompts_file", help="text file with one prompt a line")
+  add("--prompt_tokens", help="token ids, one list a prompt: [[1,2],[3]]")
+  add("--json", action="store_true", help="print one JSON object a prompt")
+  add("--seed", type=int, default=0, help="of the noise at temperature > 0")
+  add("--batch_size", type=int, default=16, help="prompts decoded together (with --json)")
+  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--frame_seconds", type=float, default=0.03, help="shortest time a live frame is shown")
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """Runs the verb; returns the exit code."""
+  rest, texts = split_overrides(argv, "decoder")
+  args = _parser().parse_args(rest)
+  flags.at_least(args.batch_size, 1, "--batch_size")
+  flags.at_least(args.seed, 0, "--seed")
+  config = decoders.from_flags(texts)
+  model = load_pretrained(args.checkpoint, dtype=args.dtype)
+  # Says so now if the model cannot be decoded this way.
+  decoders.make_sampler(model.lm, config, model.generation.eos_ids)
+  prompts = find_prompts(args, model.tokenizer)
+  check_prompts(prompts, model, config)
+  key = jax.random.key(args.seed)
+  if not args.json:
+    tell(model, args.checkpoint, config, prompts, key, Console(), args.frame_seconds)
+    return 0
+  decoder = make_decoder(model, config)
+  settings = {
+    "decoder": decoders.settings_of(config),
+    "checkpoint": args.checkpoint,
+    "seed": args.seed,
+    "device": record.device(),
+    "dtype": model.lm.config.compute_dtype,
+  }
+  numbers = decoders.numbers_of(config)
+  for result in decoder.generate(model.params, prompts, key, numbers, args.batch_size):
+    compiled = {"compile_seconds": decoder.compile_seconds}
+    print(json.dumps(as_record(result, model, settings | compiled)), flush=True)
+  return 0

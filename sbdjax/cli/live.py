@@ -1,0 +1,233 @@
+"""The live terminal view: a sampler's own `step`, one forward a frame.
+
+The text above is what is finished; the grid below is the block being filled, one cell of fixed
+width a token, so that nothing moves when a mask turns into a token. Tokens revealed by the last
+forward are highlighted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.cells import set_cell_size
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from sbdjax.cli.decoders import METHODS, Canvas, DecoderConfig
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.decode.base import Sampler
+from sbdjax.decode.generate import Result, pad_prompts, results_of
+
+CELL = 9  # columns of one token of the block
+_TEXT_LINES = 9
+_MASK = "▒" * (CELL - 1)
+_NEW, _OLD, _OPEN, _PROMPT = "bold black on bright_green", "", "bright_black", "cyan"
+# A token can hold anything; what would move the cursor is shown as a sign.
+_SIGNS = {i: "·" for i in [*range(32), 127, *range(128, 160)]} | {9: "⇥", 10: "↵"}
+_SAFE = {code: sign for code, sign in _SIGNS.items() if code != 10}
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+  """What one forward has made of one row.
+
+  Attributes:
+    result: the row so far; `seconds` are those of the forwards, without display and compilation.
+    committed: generated tokens before the block; all of them for a method without blocks.
+    canvas: tokens of the block the forward worked on, masks included.
+    fresh: of each token of the canvas, whether the forward revealed it.
+    done: the row is finished.
+  """
+
+  result: Result
+  committed: int
+  canvas: list[int]
+  fresh: list[bool]
+  done: bool
+
+
+class Streamer:
+  """A sampler compiled step by step, for one prompt at a time.
+
+  Attributes:
+    compile_seconds: time spent compiling.
+  """
+
+  def __init__(
+    self,
+    sampler: Sampler,
+    canvas: Callable[[Any], Canvas],
+    params,
+    prompts: Sequence[Sequence[int]],
+  ):
+    self._params = params
+    self._padded, self._lengths = pad_prompts(prompts)
+    self._done, self._canvas = sampler.done, canvas
+    row = (self._padded[:1], self._lengths[:1], jax.random.key(0)[None])
+    start = time.perf_counter()
+    self._init = jax.jit(sampler.init).lower(params, *row).compile()
+    state = jax.eval_shape(sampler.init, params, *row)
+    self._step = jax.jit(sampler.step).lower(params, state).compile()
+    self.compile_seconds = time.perf_counter() - start
+
+  def frames(self, index: int, key: jax.Array) -> Iterator[Frame]:
+    """Decodes prompt `index`, a frame after the prompt's forward and after each further one."""
+    start = time.perf_counter()
+    # The same noise as decode.generate's: one key a prompt.
+    keys = jax.random.fold_in(key, index)[None]
+    prompt = self._padded[index : index + 1], self._lengths[index : index + 1]
+    state = jax.block_until_ready(self._init(self._params, *prompt, keys))
+    seconds = time.perf_counter() - start
+    canvas, nfe = self._canvas(state), 0
+    yield self._frame(state, canvas, nfe, seconds)
+    while not bool(self._done(state)[0]):
+      canvas, nfe = self._canvas(state), nfe + 1  # where this forward works, before it moves on
+      start = time.perf_counter()
+      state = jax.block_until_ready(self._step(self._params, state))
+      seconds += time.perf_counter() - start
+      yield self._frame(state, canvas, nfe, seconds)
+
+  def _frame(self, state, canvas: Canvas, nfe: int, seconds: float) -> Frame:
+    (result,) = results_of(state.out, 1, seconds)
+    first = int(canvas.start_B[0])
+    span = slice(first, first + canvas.size)
+    revealed_at = np.asarray(state.out.reveal_step_BxC[0, span])
+    before = first - len(result.prompt_tokens) if canvas.size else len(result.tokens)
+    return Frame(
+      result=result,
+      committed=before,
+      canvas=np.asarray(state.out.tokens_BxC[0, span]).tolist(),
+      fresh=((revealed_at == nfe - 1) & (nfe > 0)).tolist(),
+      done=bool(state.out.done_B[0]),
+    )
+
+
+def make_streamer(
+  sampler: Sampler, config: DecoderConfig, params, prompts: Sequence[Sequence[int]]
+) -> Streamer:
+  """A Streamer that knows where the method of `config` has its block."""
+  return Streamer(sampler, lambda s: METHODS[config.name].canvas(s, config), params, prompts)
+
+
+def text_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
+  """The text that `tokens` add after `before`: spaces and split characters depend on both."""
+  stream = tokenizer.stream()
+  for token in before:
+    stream.push(token)
+  return "".join(map(stream.push, tokens)) + stream.finish()
+
+
+def styled_text(tokenizer: Tokenizer, result: Result, count: int, fresh_step: int = -1) -> Text:
+  """Prompt and first `count` generated tokens; those revealed by forward `fresh_step` stand out."""
+  stream, text = tokenizer.stream(), Text()
+  for token in result.prompt_tokens:
+    text.append(stream.push(token).translate(_SAFE), _PROMPT)
+  for token, step in zip(result.tokens[:count], result.reveal_step, strict=False):
+    text.append(stream.push(token).translate(_SAFE), _NEW if step == fresh_step else _OLD)
+  return text
+
+
+class CellTexts(NamedTuple):
+  """How the tokens of a block are shown: `mask_id` as shade, ends of text as a word."""
+
+  tokenizer: Tokenizer
+  mask_id: int | None
+  eos_ids: tuple[int, ...]
+
+  def of(self, token: int) -> str:
+    """At most CELL - 1 columns, padded to exactly that."""
+    if token == self.mask_id:
+      return _MASK
+    if token in self.eos_ids:
+      return set_cell_size("<end>", CELL - 1)
+    # One of a character's several bytes has no text of its own.
+    piece = self.tokenizer.decode([token]).translate(_SIGNS).replace("\ufffd", "◌")
+    if len(piece) > CELL - 1:
+      piece = piece[: CELL - 2] + "…"
+    return set_cell_size(piece, CELL - 1)
+
+
+def draw_canvas(frame: Frame, cells: CellTexts, width: int) -> Table:
+  """The block as a grid of equal cells, as many in a line as fit."""
+  columns = max(1, min(len(frame.canvas), width // CELL, 8))
+  grid = Table.grid(padding=(0, 1, 0, 0))
+  row: list[Text] = []
+  for token, fresh in zip(frame.canvas, frame.fresh, strict=True):
+    masked = token == cells.mask_id
+    row.append(Text(cells.of(token), _OPEN if masked else _NEW if fresh else "on grey23"))
+    if len(row) == columns:
+      grid.add_row(*row)
+      row = []
+  if row:
+    grid.add_row(*row)
+  return grid
+
+
+def counters(result: Result) -> str:
+  """`57 tokens · NFE 31 · TPF 1.84`."""
+  tpf = f"{result.tpf:.2f}" if result.nfe else "-"
+  return f"{len(result.tokens):>3} tokens · NFE {result.nfe:>3} · TPF {tpf:>4}"
+
+
+def summary(result: Result) -> str:
+  """One line that says what a finished row cost."""
+  rate = len(result.tokens) / result.seconds if result.seconds else 0.0
+  return (
+    f"{len(result.tokens)} tokens, {result.nfe} forwards + {result.prefill_nfe} for the prompt, "
+    f"{result.tpf:.2f} tokens a forward, {result.seconds:.2f} s ({rate:,.0f} tokens/s), "
+    f"ended by {result.finish}"
+  )
+
+
+def draw(frame: Frame, cells: CellTexts, title: str, width: int, lines: int) -> Panel:
+  """One frame: the last `lines` lines of text, the block, the counters."""
+  inner = width - 4
+  text = styled_text(cells.tokenizer, frame.result, frame.committed, frame.result.nfe - 1)
+  wrapped = text.wrap(Console(width=inner), inner)
+  tail = list(wrapped[-lines:]) if len(wrapped) > lines else list(wrapped)
+  tail += [Text("")] * (lines - len(tail))
+  parts: list[Any] = list(tail)
+  if frame.canvas:
+    parts += [Rule(style="bright_black"), draw_canvas(frame, cells, inner)]
+  return Panel(
+    Group(*parts),
+    title=title,
+    title_align="left",
+    subtitle=counters(frame.result),
+    subtitle_align="left",
+    width=width,
+    border_style="green" if frame.done else "blue",
+  )
+
+
+def play(
+  frames: Iterator[Frame], cells: CellTexts, title: str, console: Console, seconds_a_frame: float
+) -> Result:
+  """Shows the frames as they come, each for at least `seconds_a_frame`; leaves the whole text.
+
+  Returns:
+    The finished row.
+  """
+  width = min(console.width, 8 * CELL + 4)
+  lines = max(3, min(_TEXT_LINES, console.height - 8))
+  last = None
+  with Live(console=console, auto_refresh=False, transient=True) as view:
+    for frame in frames:
+      shown = time.perf_counter()
+      view.update(draw(frame, cells, title, width, lines), refresh=True)
+      time.sleep(max(0.0, seconds_a_frame - (time.perf_counter() - shown)))
+      last = frame.result
+  assert last is not None
+  text = styled_text(cells.tokenizer, last, len(last.tokens))
+  console.print(Panel(text, title=title, title_align="left", width=width, border_style="green"))
+  console.print(summary(last), style="bright_black", highlight=False)
+  return last

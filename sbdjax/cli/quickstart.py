@@ -1,0 +1,154 @@
+"""See everything once: a story told, a model fine-tuned to SBD, decoded in blocks, and measured.
+
+Takes a few minutes on a laptop's processor and writes the fine-tuned model, points.jsonl and
+sweep.png to --workdir. With --short everything is done in miniature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from typing import NamedTuple
+
+import jax
+from rich.console import Console
+
+import sbdjax
+from sbdjax.cli import generate, record, sweep, train
+from sbdjax.cli.common import Parser, load_config
+from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.data import assets
+from sbdjax.errors import DataError, UsageError
+from sbdjax.interop.pretrained import EMBEDDED, load_pretrained
+
+_CONFIGS = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs"
+_BASE, _SHIPPED = "stories260K", "stories260K-sbd"
+_PROMPT = "Once upon a time"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+  """How much of everything.
+
+  Attributes:
+    variant: of configs/quickstart.py.
+    max_tokens: of a story.
+    num_prompts: of the sweep.
+    repeats: of each timing.
+    gammas: entropy bounds of the sweep, nats.
+    seconds_a_frame: of the live view.
+  """
+
+  variant: str
+  max_tokens: int
+  num_prompts: int
+  repeats: int
+  gammas: tuple[float, ...]
+  seconds_a_frame: float
+
+
+FULL = Size("full", 200, 24, 2, (0.0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5), 0.03)
+SHORT = Size("short", 24, 2, 1, (0.0, 0.8), 0.0)
+
+
+class Model(NamedTuple):
+  """A checkpoint and the name it goes by in tables."""
+
+  checkpoint: str
+  label: str
+
+
+def _config(name: str) -> str:
+  path = _CONFIGS / name
+  if not path.is_file():
+    raise UsageError(f"quickstart needs {path}: run it from a checkout of the source")
+  return str(path)
+
+
+def _is_embedded(name: str) -> bool:
+  try:
+    assets.path(EMBEDDED[name])
+  except DataError:
+    return False
+  return True
+
+
+def tell(model: Model, config: DecoderConfig, console: Console, seconds_a_frame: float):
+  """Shows one story being told."""
+  opened = load_pretrained(model.checkpoint)
+  prompts = [generate.encode_prompt(opened.tokenizer, _PROMPT)]
+  generate.check_prompts(prompts, opened, config)
+  key = jax.random.key(0)
+  generate.tell(opened, model.label, config, prompts, key, console, seconds_a_frame)
+
+
+def grid(models: list[Model], size: Size) -> list[sweep.Point]:
+  """AR and every gamma, for every model, on the prompts and judge of the stories' sweep."""
+  flag = _config("sbd_stories_sweep.py")
+  base = load_config(flag, {}, sweep.schema)
+  common = {
+    "sweep.num_prompts": size.num_prompts,
+    "sweep.repeats": size.repeats,
+    "decoder.max_tokens": size.max_tokens,
+  }
+  decoders = [{"decoder.name": "ar"}, *({"decoder.gamma": gamma} for gamma in size.gammas)]
+  return [
+    sweep.make_point(
+      base, common | {"sweep.checkpoint": m.checkpoint, "sweep.label": m.label} | entry
+    )
+    for m in models
+    for entry in decoders
+  ]
+
+
+def run(size: Size, workdir: pathlib.Path, console: Console):
+  """All five parts; fewer where training is stopped by a signal."""
+  start = time.perf_counter()
+  trained = Model(str(workdir / "model"), "fine-tuned here")
+  models = [trained] + ([Model(_SHIPPED, "shipped weights")] if _is_embedded(_SHIPPED) else [])
+  block = dict(name="sbd", max_tokens=size.max_tokens, gamma=0.4)
+
+  def part(number: int, text: str):
+    console.print()
+    console.rule(f"[bold]{number} of 5[/bold]  {text}", align="left")
+
+  part(1, f"{_BASE}, a real pretrained model, tells a story token by token")
+  ar = DecoderConfig(name="ar", max_tokens=size.max_tokens)
+  tell(Model(_BASE, _BASE), ar, console, size.seconds_a_frame)
+
+  part(2, "fine-tuning it to Set Block Decoding: one mask token, one more loss term")
+  config = load_config(f"{_config('quickstart.py')}:{size.variant}", {}, train.schema)
+  state = train.train_from_config(config, trained.checkpoint)
+  if int(state.step) < config.train.steps:
+    return  # stopped by a signal; the trainer has said so
+
+  part(3, "the fine-tuned model fills blocks of 16 tokens, several a forward")
+  for model in models:
+    tell(model, DecoderConfig(**block), console, size.seconds_a_frame)
+
+  part(4, "measuring: the entropy bound γ trades forwards for quality")
+  rows = sweep.run_sweep(grid(models, size), workdir, console)
+  sweep.conclude(rows, workdir, console)
+
+  part(5, "what to do next")
+  console.print(
+    f"model:  {trained.checkpoint}   ({time.perf_counter() - start:.0f} s in all)\n\n"
+    f"  python -m sbdjax generate --checkpoint={trained.checkpoint} --decoder.name=sbd "
+    f'--decoder.gamma=0.2 --prompt="Lily and Ben"\n'
+    "  python -m sbdjax bench decoding\n"
+    "  python -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/sbd",
+    highlight=False,
+    soft_wrap=True,
+  )
+
+
+def main(argv: list[str]) -> int:
+  """Runs the verb; returns the exit code."""
+  parser = Parser(prog="quickstart", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser.add_argument("--short", action="store_true", help="everything in miniature")
+  parser.add_argument("--workdir", default="quickstart", help="folder for model, points and plot")
+  args = parser.parse_args(argv)
+  workdir = record.open_workdir(args.workdir)
+  run(SHORT if args.short else FULL, workdir, Console())
+  return 0

@@ -1,0 +1,113 @@
+"""What every recorded number carries: the program, the machine, the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from sbdjax.errors import DataError, UsageError
+from sbdjax.interop.pretrained import Pretrained
+from sbdjax.train.environment import environment
+
+# Values of each tensor that go into a fingerprint: enough to tell two trainings apart.
+_PROBE = 4096
+
+
+def device() -> str:
+  """The device decoding runs on, like "cpu" or "gpu: NVIDIA H200"."""
+  first = jax.devices()[0]
+  kinds = dict.fromkeys((first.platform, first.device_kind))
+  return ": ".join(kinds)
+
+
+def provenance() -> dict[str, Any]:
+  """Device, versions and git commit."""
+  found = environment()
+  kept = ("git_commit", "git_modified", "packages", "python", "platform")
+  return {"device": device(), "cpus": os.cpu_count()} | {name: found[name] for name in kept}
+
+
+def fingerprint(params: Any) -> int:
+  """A checksum of the first values of each tensor: tells one training result from another."""
+  crc = 0
+  for leaf in jax.tree.leaves(params):
+    crc = zlib.crc32(np.asarray(leaf.ravel()[:_PROBE]).tobytes(), crc)
+  return crc
+
+
+def open_workdir(path: str) -> pathlib.Path:
+  """Makes the folder for results. Raises UsageError where that is impossible."""
+  workdir = pathlib.Path(path).expanduser()
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except OSError as e:
+    raise UsageError(f"cannot make --workdir={path}: {e.strerror}") from e
+  if not os.access(workdir, os.W_OK):
+    raise UsageError(f"cannot write to --workdir={path}: give another folder")
+  return workdir
+
+
+def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str):
+  """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it cannot."""
+  ours, theirs = model.tokenizer.vocab_size, judge.tokenizer.vocab_size
+  if ours != theirs:
+    raise UsageError(
+      f"judge {name} has a vocabulary of {theirs} tokens, the decoded model one of {ours}: "
+      "choose the model it was fine-tuned from"
+    )
+
+
+class JsonLines:
+  """Records in a file, one JSON object a line, that survives being killed while writing.
+
+  Attributes:
+    records: what the file holds.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    """Reads `path` if it is there; a torn last line is dropped.
+
+    Raises:
+      DataError: a line before the last is not JSON.
+    """
+    self.path = path
+    self.records: list[dict[str, Any]] = []
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    self._whole = 0  # bytes of whole records
+    for number, line in enumerate(lines, 1):
+      try:
+        record = json.loads(line)
+        if not line.endswith(b"\n") or not isinstance(record, dict):
+          raise ValueError
+      except ValueError:
+        if number < len(lines):
+          raise DataError(
+            f"{path} line {number} is not a record: remove that line or choose another workdir"
+          ) from None
+        break
+      self.records.append(record)
+      self._whole += len(line)
+
+  def append(self, record: dict[str, Any]):
+    """Adds one record and waits for the disk."""
+    line = json.dumps(record, allow_nan=False).encode() + b"\n"
+    with open(self.path, "r+b" if self.path.exists() else "w+b") as file:
+      file.truncate(self._whole)
+      file.seek(self._whole)
+      file.write(line)
+      file.flush()
+      os.fsync(file.fileno())
+    self._whole += len(line)
+    self.records.append(record)
+
+
+def find(records: Iterable[dict[str, Any]], key: str) -> dict[str, Any] | None:
+  """The first record with this key, or None."""
+  return next((r for r in records if r.get("key") == key), None)

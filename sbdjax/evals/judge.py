@@ -1,0 +1,113 @@
+"""Scores generated text under a language model: how likely, and how uncertain, each token was.
+
+Used twice beside every speed-up: the *judge* (the original model) says how good the text is, and
+the decoding model itself says how much there was to gain. With H nats of entropy a token an EB
+sampler of bound gamma cannot reveal much more than 1 + gamma / H tokens a forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sbdjax.decode.select import entropy
+from sbdjax.errors import UsageError
+from sbdjax.lm import LM, suppress
+from sbdjax.masks import Causal
+
+# Widths are rounded up to a multiple of this, so that few are compiled.
+_STEP = 64
+
+
+class Scores(NamedTuple):
+  """Sums over the generated tokens of each text, EOS included and the prompt excluded.
+
+  Attributes:
+    nll: float64 [n], -log p(token | what is before it), nats.
+    entropy: float64 [n], entropy of the next-token distribution each token came from, nats.
+    tokens: int64 [n], generated tokens.
+  """
+
+  nll: np.ndarray
+  entropy: np.ndarray
+  tokens: np.ndarray
+
+  @property
+  def nll_per_token(self) -> float:
+    """Nats a token, every token of every text weighing the same."""
+    return float(self.nll.sum() / self.tokens.sum())
+
+  @property
+  def entropy_per_token(self) -> float:
+    """Mean token entropy H in nats."""
+    return float(self.entropy.sum() / self.tokens.sum())
+
+
+class Judge:
+  """A model that scores texts with one causal forward each."""
+
+  def __init__(self, lm: LM, params, batch_size: int = 16):
+    self.lm, self._params, self._batch_size = lm, params, batch_size
+    self._run = jax.jit(self._forward)
+
+  def _forward(self, params, tokens_BxL):
+    """(nll, entropy) float32 [B, L - 1] of the tokens from the second on."""
+    batch, length = tokens_BxL.shape
+    hidden, _ = self.lm.apply(
+      params,
+      tokens_BxL,
+      positions_BxT=jnp.broadcast_to(jnp.arange(length), (batch, length)),
+      mask=Causal(),
+    )
+
+    def row(args):  # one row's logits exist at a time
+      hidden_LxD, targets_L = args
+      logits = suppress(self.lm.logits(params, hidden_LxD), self.lm.config.mask_id)
+      log_p = jax.nn.log_softmax(logits, axis=-1)
+      picked = jnp.take_along_axis(log_p, targets_L[:, None], axis=-1)
+      return -picked[:, 0], entropy(logits)
+
+    return jax.lax.map(row, (hidden[:, :-1], tokens_BxL[:, 1:]))
+
+  def score(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> Scores:
+    """Scores `texts[i]` as the continuation of `prompts[i]`.
+
+    Raises:
+      UsageError: an empty prompt, a token the model does not know, or more tokens than its context.
+    """
+    config = self.lm.config
+    lengths = np.array([len(p) + len(t) for p, t in zip(prompts, texts, strict=True)])
+    starts = np.array([len(p) for p in prompts])
+    if starts.min() < 1:
+      raise UsageError("a judge needs at least one token before the text: prompts are empty")
+    if lengths.max() > config.max_seq_len:
+      raise UsageError(
+        f"the judge reads at most {config.max_seq_len} tokens, a text with its prompt has "
+        f"{lengths.max()}: lower decoder.max_tokens"
+      )
+    width = -(-int(lengths.max()) // _STEP) * _STEP
+    tokens = np.zeros((len(texts), width), np.int32)
+    for row, prompt, text in zip(tokens, prompts, texts, strict=True):
+      row[: len(prompt) + len(text)] = [*prompt, *text]
+    if tokens.min() < 0 or tokens.max() >= config.vocab_size:
+      raise UsageError(
+        f"a text holds token {tokens.max()}, the judge knows 0..{config.vocab_size - 1}: "
+        "choose a judge with the same vocabulary"
+      )
+    index = np.arange(1, width)
+    counts = (index >= starts[:, None]) & (index < lengths[:, None])
+    nll, bits = np.zeros(counts.shape), np.zeros(counts.shape)
+    for first in range(0, len(texts), self._batch_size):
+      rows = np.arange(first, first + self._batch_size)
+      kept = rows[rows < len(texts)]
+      out = jax.device_get(self._run(self._params, tokens[np.minimum(rows, len(texts) - 1)]))
+      nll[kept], bits[kept] = (x[: len(kept)] for x in out)
+    return Scores(
+      nll=np.sum(nll * counts, axis=1),
+      entropy=np.sum(bits * counts, axis=1),
+      tokens=np.sum(counts, axis=1),
+    )

@@ -1,0 +1,129 @@
+"""The picture of a sweep: quality against speed, counted in forwards and on the clock."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+
+from sbdjax.data.files import write_atomically
+
+# Settings that move along a curve, and how they are written beside its points.
+_ALONG = {"gamma": "γ", "f": "f", "tau": "τ", "tokens_per_step": "n"}
+# Okabe and Ito's palette: told apart without colour vision, and in grey.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vPX"
+
+
+def annotation(decoder: dict[str, Any]) -> str:
+  """The setting that tells the points of a curve apart, e.g. "γ=0.1"; "" where there is none."""
+  return next((f"{sign}={decoder[n]:g}" for n, sign in _ALONG.items() if n in decoder), "")
+
+
+def _along(decoder: dict[str, Any]) -> float:
+  return next((decoder[name] for name in _ALONG if name in decoder), 0.0)
+
+
+def _curve_settings(row: dict[str, Any]) -> dict[str, Any]:
+  """What all points of one curve share."""
+  sweep, decoder = row["settings"]["sweep"], row["settings"]["decoder"]
+  fixed = {k: v for k, v in decoder.items() if k not in _ALONG}
+  return {"model": sweep["label"], **fixed, "batch": row["batch_size"]}
+
+
+def curves(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+  """Points with one varying setting, grouped by all the others, under a legend text.
+
+  The text names the settings in which the groups differ. Groups of a method without such a
+  setting (AR) have one point.
+  """
+  groups: dict[str, list[dict[str, Any]]] = {}
+  for row in rows:
+    groups.setdefault(json.dumps(_curve_settings(row), sort_keys=True), []).append(row)
+  settings = {key: _curve_settings(group[0]) for key, group in groups.items()}
+  names = dict.fromkeys(name for s in settings.values() for name in s if name != "name")
+  differ = [n for n in names if len({str(s[n]) for s in settings.values() if n in s}) > 1]
+  labelled = {}
+  for key, group in groups.items():
+    s = settings[key]
+    extra = [str(s[n]) if n in ("model", "rule") else f"{n}={s[n]}" for n in differ if n in s]
+    labelled[" ".join([s["name"].upper(), *([", ".join(extra)] if extra else [])])] = group
+  return labelled
+
+
+def _is_reference(group: Sequence[dict[str, Any]]) -> bool:
+  return not annotation(group[0]["settings"]["decoder"])
+
+
+def _styles(groups: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[str, str]]:
+  """(colour, marker) of each curve; a reference has the colour of its model's only curve."""
+  model = lambda label: _curve_settings(groups[label][0])["model"]
+  moving = [label for label in groups if not _is_reference(groups[label])]
+  styles = {
+    label: (_COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)])
+    for i, label in enumerate(moving)
+  }
+  for label in groups:
+    if label not in styles:
+      same = [other for other in moving if model(other) == model(label)]
+      styles[label] = (styles[same[0]][0] if len(same) == 1 else "black", "*")
+  return styles
+
+
+def _panel(axes, groups, styles, x_of):
+  for label, group in groups.items():
+    colour, marker = styles[label]
+    points = sorted(group, key=lambda row: _along(row["settings"]["decoder"]))
+    xs, ys = [x_of(row) for row in points], [row["judge_nll"] for row in points]
+    if _is_reference(group):
+      for y in ys:
+        axes.axhline(y, color=colour, linestyle="--", linewidth=1.2, alpha=0.7, zorder=1)
+      axes.plot(xs, ys, marker, color=colour, markersize=15, label=label, zorder=3)
+      continue
+    axes.plot(xs, ys, "-", color=colour, marker=marker, label=label, linewidth=2, markersize=7)
+    for x, y, row in zip(xs, ys, points, strict=True):
+      axes.annotate(
+        annotation(row["settings"]["decoder"]),
+        (x, y),
+        xytext=(6, -12),
+        textcoords="offset points",
+        fontsize=9,
+        color=colour,
+        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+      )
+  axes.grid(alpha=0.25)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.tick_params(labelsize=10)
+  axes.margins(x=0.12, y=0.12)
+
+
+def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path):
+  """Judge NLL against tokens a forward and against tokens/s, one curve a group of points.
+
+  Args:
+    rows: records of the sweep verb.
+    path: PNG to write, whole or not at all.
+  """
+  figure = Figure(figsize=(12, 5), layout="constrained", dpi=130)
+  FigureCanvasAgg(figure)
+  left, right = figure.subplots(1, 2, sharey=True)
+  groups = curves(rows)
+  styles = _styles(groups)
+  _panel(left, groups, styles, lambda row: row["tpf"])
+  _panel(right, groups, styles, lambda row: row["tokens_per_second"])
+  first = rows[0]
+  left.set_xlabel("NFE speed-up (tokens a forward; AR = 1)", fontsize=11)
+  right.set_xlabel(f"tokens / s (batch {first['batch_size']}, {first['device']})", fontsize=11)
+  judge = first["settings"]["sweep"]["judge"]
+  left.set_ylabel(f"NLL under {judge} (nats / token)\nbetter text is lower", fontsize=11)
+  right.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+  left.legend(fontsize=9.5, frameon=False, loc="best")
+  figure.suptitle(
+    f"Quality against speed: {first['prompts']} prompts, dashed lines are AR decoding", fontsize=12
+  )
+  write_atomically(path, lambda file: figure.savefig(file, format="png"))

@@ -1,0 +1,69 @@
+"""The timed driver gives what the plain one gives, and its numbers add up."""
+
+import jax
+import numpy as np
+import pytest
+
+from sbdjax.bench import timing
+from sbdjax.bench.decoding import time_sampler
+from sbdjax.cli import decoders
+from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.decode.generate import Decoder
+from tests import models
+
+LM = models.lm_of(mask_id=12)
+PARAMS = models.random_params(LM)
+PROMPTS = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1], [2]]
+CONFIG = DecoderConfig(name="sbd", max_tokens=9, block_size=4, temperature=1.0)
+
+
+def build(numbers):
+  return decoders.make_sampler(LM, CONFIG, (3,), numbers)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_same_results_as_the_plain_driver(batch_size):
+  numbers, key = decoders.numbers_of(CONFIG), jax.random.key(1)
+  found = timing.TimedDecoder(build).run(PARAMS, PROMPTS, key, numbers, batch_size)
+  expected = Decoder(build).generate(PARAMS, PROMPTS, key, numbers, batch_size)
+  for a, b in zip(found.results, expected, strict=True):
+    assert (a.prompt_tokens, a.tokens, a.nfe, a.reveal_step, a.finish, a.prefill_nfe) == (
+      b.prompt_tokens, b.tokens, b.nfe, b.reveal_step, b.finish, b.prefill_nfe
+    )  # fmt: skip
+
+
+def test_numbers_change_without_compiling():
+  decoder, key = timing.TimedDecoder(build), jax.random.key(1)
+  nfe = {}
+  for gamma in (0.0, 5.0):
+    done = decoder.run(PARAMS, PROMPTS, key, decoders.numbers_of(CONFIG) | {"gamma": gamma}, 5)
+    nfe[gamma] = sum(r.nfe for r in done.results)
+    compiled = decoder.compile_seconds if gamma == 0 else compiled
+  assert nfe[5.0] < nfe[0.0]
+  assert decoder.compile_seconds == compiled > 0
+
+
+def test_speed_is_tokens_by_decoding_time():
+  done = timing.TimedDecoder(build).run(
+    PARAMS, PROMPTS, jax.random.key(1), decoders.numbers_of(CONFIG), 2
+  )
+  tokens = sum(len(r.tokens) for r in done.results)
+  assert done.tokens == tokens
+  assert done.tokens_per_second == pytest.approx(tokens / done.decode_seconds)
+  # A batch's wall-clock is its two parts; three batches of at most two rows.
+  whole = sum({r.seconds for r in done.results})
+  assert whole == pytest.approx(done.prefill_seconds + done.decode_seconds)
+
+
+def test_a_row_of_the_benchmark():
+  endless = lambda numbers: decoders.make_sampler(LM, CONFIG, (), numbers)
+  numbers = decoders.numbers_of(CONFIG)
+  row, tokens = time_sampler("sbd", endless, PARAMS, PROMPTS, numbers=numbers, repeats=5)
+  assert [len(t) for t in tokens] == [9] * 5 and row.tokens == 45 and row.batch_size == 5
+  assert row.low <= row.tokens_per_second <= row.high and row.repeats == 5
+  assert row.tokens_per_forward == pytest.approx(9 / row.nfe)
+
+
+def test_summary():
+  assert timing.summarise([3.0, 1.0, 10.0]) == (3.0, 1.0, 10.0)
+  assert np.isclose(timing.summarise([1.0, 2.0]).median, 1.5)

@@ -1,0 +1,81 @@
+"""Our weights under Hugging Face's names: in numpy always, in transformers where it is installed."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from sbdjax.bench import torch_llama
+from sbdjax.cli import decoders
+from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.decode.generate import Decoder
+from sbdjax.errors import UsageError
+from tests import models
+from tests.reference import network
+
+PROMPTS = [[1, 5, 2, 8], [3, 3, 9, 4]]
+
+
+def from_state_dict(config, tensors):
+  """The tree a model of half rotation would hold, written from the names' meaning."""
+  heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
+
+  def stacked(name, shape=None):
+    all_layers = [tensors[f"model.layers.{i}.{name}.weight"].T for i in range(config.num_layers)]
+    return np.stack([x if shape is None else x.reshape(shape) for x in all_layers])
+
+  attn = {
+    f"{n}_kernel": stacked(f"self_attn.{n}_proj", (config.d_model, h, config.head_dim))
+    for n, h in heads.items()
+  }
+  attn["o_kernel"] = stacked(
+    "self_attn.o_proj", (config.num_heads, config.head_dim, config.d_model)
+  )
+  mlp = {f"{n}_kernel": stacked(f"mlp.{n}_proj") for n in ("gate", "up", "down")}
+  return {
+    "embedding": tensors["model.embed_tokens.weight"],
+    "head": tensors["lm_head.weight"],
+    "final_norm": {"scale": tensors["model.norm.weight"]},
+    "layers": {
+      "attn": attn,
+      "mlp": mlp,
+      "attn_norm": {"scale": stacked("input_layernorm")},
+      "mlp_norm": {"scale": stacked("post_attention_layernorm")},
+    },
+  }
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_state_dict_is_the_same_network_in_half_rotation(interleaved, tied):
+  lm = models.lm_of(rope_interleaved=interleaved, tie_embeddings=tied, mask_id=12)
+  params = models.random_params(lm)
+  tokens, positions, visible = np.array([1, 5, 2, 8, 3]), np.arange(5), np.tri(5, dtype=bool)
+  expected = network.forward(lm.config, params, tokens, positions, visible)
+  theirs = dataclasses.replace(
+    lm.config, rope_interleaved=False, tie_embeddings=False, vocab_size=12, mask_id=None
+  )
+  tensors = torch_llama.state_dict(lm.config, params)
+  found = network.forward(theirs, from_state_dict(theirs, tensors), tokens, positions, visible)
+  np.testing.assert_allclose(found, expected[:, :12], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_transformers_generates_our_greedy_tokens(interleaved):
+  lm = models.lm_of(rope_interleaved=interleaved, mask_id=12)
+  params = models.random_params(lm)
+  row, theirs = torch_llama.time_generate(lm.config, params, PROMPTS, 8, 2)
+  config = DecoderConfig(name="ar", max_tokens=8)
+  decoder = Decoder(lambda _: decoders.make_sampler(lm, config, ()))
+  ours = [r.tokens for r in decoder.generate(params, PROMPTS, jax.random.key(0))]
+  assert ours == theirs
+  assert row.tokens == 16 and row.low <= row.tokens_per_second <= row.high
+
+
+@pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
+def test_only_plain_llama_is_compared():
+  lm = models.lm_of(qk_norm=True)
+  with pytest.raises(UsageError, match="plain Llama"):
+    torch_llama.make_llama(lm.config, models.random_params(lm))

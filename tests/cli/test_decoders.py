@@ -1,0 +1,111 @@
+"""From names and flags to samplers."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from sbdjax.cli import decoders
+from sbdjax.cli.decoders import METHODS, RULES, DecoderConfig
+from sbdjax.decode import base, sampling, sbd, select
+from sbdjax.decode.base import Limits
+from sbdjax.errors import UsageError
+from tests import models
+
+LM = models.lm_of(mask_id=12)
+PARAMS = models.random_params(LM)
+PROMPT = np.array([[1, 2, 3], [4, 5, 0]], np.int32), np.array([3, 2], np.int32)
+
+# name -> (flags, the rule they mean)
+EXPECTED = {
+  "eb_entropy": ({"gamma": "1.5"}, select.eb_entropy(1.5)),
+  "eb_confidence": ({"gamma": "1.5"}, select.eb_confidence(1.5)),
+  "eb_margin": ({"gamma": "1.5"}, select.eb_margin(1.5)),
+  "factor": ({"f": "2.5"}, select.factor(2.5)),
+  "confidence_threshold": ({"tau": "0.3"}, select.confidence_threshold(0.3)),
+  "entropy_threshold": ({"gamma": "1.5"}, select.entropy_threshold(1.5)),
+  "top_k": ({"tokens_per_step": "3", "score": "margin"}, select.top_k(3, select.margin)),
+}
+
+
+def run(sampler):
+  decode = jax.jit(lambda params, *args: base.decode(sampler, params, *args).out)
+  return jax.device_get(decode(PARAMS, *PROMPT, jax.random.key(0)))
+
+
+def test_every_rule_is_tested():
+  assert EXPECTED.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize("rule", EXPECTED)
+def test_flags_reach_the_sampler(rule):
+  flags, expected = EXPECTED[rule]
+  texts = {"name": "sbd", "rule": rule, "block_size": "6", "max_tokens": "11"} | flags
+  config = decoders.from_flags(texts)
+  direct = sbd.make_sampler(LM, Limits(11, (3,)), sampling.greedy(), expected, 6)
+  found, wanted = run(decoders.make_sampler(LM, config, (3,))), run(direct)
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  other = run(decoders.make_sampler(LM, DecoderConfig("sbd", 11, block_size=6, gamma=0.0), (3,)))
+  assert found.nfe_B.sum() < other.nfe_B.sum()  # the flags did something
+
+
+@pytest.mark.parametrize(
+  ("texts", "message"),
+  [
+    ({"gama": "1"}, "unknown field decoder.gama .did you mean 'gamma'"),
+    ({"name": "sdb"}, "decoder.name='sdb' .did you mean 'sbd'"),
+    ({"name": "sbd", "rule": "eb_entrpy"}, "decoder.rule=.*did you mean 'eb_entropy'"),
+    ({"name": "sbd", "rule": "top_k", "score": "margn"}, "decoder.score=.*did you mean 'margin'"),
+    ({"name": "sbd", "gamma": "-0.1"}, "decoder.gamma=-0.1 must not be negative"),
+    ({"name": "sbd", "gamma": "nan"}, "decoder.gamma=nan"),
+    ({"name": "sbd", "gamma": "much"}, "decoder.gamma=much: expected float"),
+    ({"name": "sbd", "block_size": "0"}, "decoder.block_size=0 must be at least 1"),
+    ({"name": "sbd", "rule": "factor", "f": "-1"}, "decoder.f=-1.0 must not be negative"),
+    ({"name": "sbd", "rule": "top_k", "tokens_per_step": "0"}, "tokens_per_step=0 must be at leas"),
+    ({"max_tokens": "0"}, "decoder.max_tokens=0 must be at least 1"),
+    ({"max_tokens": "1.5"}, "decoder.max_tokens=1.5: expected int"),
+    ({"temperature": "-1"}, "temperature=-1.0 must be positive"),
+    ({"temperature": "1", "top_p": "0"}, "top_p=0.0 in"),
+    # Settings that nothing would read.
+    ({"gamma": "0.1"}, "decoder.gamma has no effect here: with decoder.name=ar"),
+    ({"name": "sbd", "rule": "factor", "gamma": "0.1"}, "decoder.gamma has no effect"),
+    ({"name": "sbd", "top_k": "5"}, "decoder.top_k has no effect"),
+  ],
+)
+def test_bad_flags(texts, message):
+  with pytest.raises(UsageError, match=message) as caught:
+    decoders.from_flags(texts)
+  assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_mask_token_cannot_do_sbd():
+  with pytest.raises(UsageError, match="no mask token"):
+    decoders.make_sampler(models.lm_of(), DecoderConfig("sbd"), ())
+
+
+def test_records_hold_what_mattered():
+  assert decoders.settings_of(DecoderConfig("ar", 7, gamma=3.0)) == {
+    "name": "ar", "max_tokens": 7, "temperature": 0.0,
+  }  # fmt: skip
+  drawn = DecoderConfig("sbd", temperature=1.0, rule="factor", f=0.5)
+  assert set(decoders.settings_of(drawn)) == {
+    "name", "max_tokens", "temperature", "top_k", "top_p", "block_size", "rule", "f",
+  }  # fmt: skip
+
+
+def test_static_part_forgets_numbers_only():
+  config = DecoderConfig("sbd", gamma=0.7, tau=0.1, f=2.0, tokens_per_step=3, block_size=4)
+  assert decoders.static_part(config) == DecoderConfig("sbd", block_size=4)
+  changed = {f.name for f in dataclasses.fields(config)} - set(decoders.TRACED)
+  assert {"name", "block_size", "temperature", "max_tokens", "rule"} <= changed
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_where_it_works(name):
+  config = DecoderConfig(name, max_tokens=8, block_size=4)
+  sampler = decoders.make_sampler(LM, config, ())
+  state = sampler.init(PARAMS, *PROMPT, jax.random.key(0))
+  canvas = METHODS[name].canvas(state, config)
+  np.testing.assert_array_equal(canvas.start_B, PROMPT[1])
+  assert canvas.size == (4 if name == "sbd" else 0)

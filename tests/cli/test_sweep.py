@@ -1,0 +1,221 @@
+"""The sweep verb: what a point records, and that an interrupted sweep goes on where it was."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sbdjax import __main__ as entry
+from sbdjax.cli import record, sweep
+from sbdjax.errors import DataError, UsageError
+from sbdjax.interop.pretrained import load_pretrained
+from tests.cli import checkpoints
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config():
+  return ConfigDict(dict(
+    sweep=dict(checkpoint={checkpoint!r}, num_prompts=3, prompt_tokens=4, batch_size=2, repeats=2),
+    decoder=dict(name="sbd", block_size=4, max_tokens=8),
+    data=dict(source="stories"),
+  ))
+
+def get_sweep(variant=""):
+  grid = [{{"decoder.name": "ar"}}, {{"decoder.gamma": 0.0}}, {{"decoder.gamma": 9.0}}]
+  return grid + [{{"decoder.rule": "top_k", "decoder.tokens_per_step": 4}}] * (variant == "more")
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("sweep")
+  checkpoint = checkpoints.write_tiny(folder / "tiny.safetensors")
+  path = folder / "config.py"
+  path.write_text(CONFIG.format(checkpoint=checkpoint))
+  return path
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+  """A workdir after a whole sweep."""
+  workdir = tmp_path_factory.mktemp("finished") / "new" / "folder"
+  assert entry.main(["sweep", f"--config={config}", f"--workdir={workdir}"]) == 0
+  return workdir
+
+
+def points_in(workdir):
+  return [json.loads(line) for line in (workdir / "points.jsonl").read_text().splitlines()]
+
+
+def test_points_hold_quality_and_speed_together(finished):
+  ar, slow, fast = points_in(finished)
+  for point in (ar, slow, fast):
+    assert point["prompts"] == 3 and point["prefill_nfe"] == 3 and point["batch_size"] == 2
+    assert point["tpf"] == pytest.approx(point["tokens"] / point["nfe"])
+    low, high = point["tokens_per_second_low"], point["tokens_per_second_high"]
+    assert low <= point["tokens_per_second"] <= high
+    for name in ("judge_nll", "entropy", "own_nll", "prefill_seconds", "decode_seconds"):
+      assert point[name] > 0
+    # The judge is the model itself here.
+    assert point["judge_nll"] == point["own_nll"]
+    assert 0 <= point["repetition"] < 1 and 0 < point["distinct_1"] <= 1
+    assert point["device"] == "cpu" and point["dtype"] == "float32"
+    assert {"git_commit", "packages", "time", "weights_crc32"} <= point.keys() | point["settings"]
+  assert ar["tpf"] == 1.0 and ar["settings"]["decoder"].keys() == {
+    "name", "max_tokens", "temperature",
+  }  # fmt: skip
+  assert slow["settings"]["decoder"]["gamma"] == 0.0 and fast["nfe"] < slow["nfe"]
+  assert ar["compile_seconds"] > 0 and slow["compile_seconds"] > 0
+  assert fast["compile_seconds"] == 0  # gamma is an argument of the compiled program
+
+
+def test_draws_a_picture_and_prints_where(finished, config, capsys):
+  assert (finished / "sweep.png").read_bytes().startswith(b"\x89PNG")
+  assert sorted(p.name for p in finished.iterdir()) == ["points.jsonl", "sweep.png"]
+  assert entry.main(["sweep", f"--config={config}", f"--workdir={finished}"]) == 0
+  out = capsys.readouterr().out
+  assert out.count("already measured") == 3 and "sbd γ=9" in out
+  assert str(finished / "sweep.png") in out.replace("\n", "")
+
+
+def test_goes_on_after_a_torn_line(finished, config, tmp_path, monkeypatch):
+  before = (finished / "points.jsonl").read_bytes().splitlines(keepends=True)
+  torn = b"".join(before[:2]) + before[2][:40]
+  (tmp_path / "points.jsonl").write_bytes(torn)
+  measured = []
+  measure = sweep.Bench.measure
+  monkeypatch.setattr(
+    sweep.Bench, "measure", lambda self, point: measured.append(point) or measure(self, point)
+  )
+  assert entry.main(["sweep", f"--config={config}", f"--workdir={tmp_path}"]) == 0
+  assert [p.decoder.gamma for p in measured] == [9.0]
+  after = (tmp_path / "points.jsonl").read_bytes().splitlines(keepends=True)
+  assert after[:2] == before[:2] and len(after) == 3
+  old, new = json.loads(before[2]), json.loads(after[2])
+  assert new["key"] == old["key"] and new["nfe"] == old["nfe"]
+
+
+def test_other_settings_or_weights_are_other_points(config, tmp_path):
+  base = {
+    "sweep": {"checkpoint": "x", "num_prompts": 3},
+    "decoder": {"name": "sbd", "gamma": 0.5},
+    "data": {},
+  }
+  keys = set()
+  for overrides, crc in [
+    ({}, 1),
+    ({}, 2),
+    ({"decoder.gamma": 0.6}, 1),
+    ({"decoder.block_size": 3}, 1),
+    ({"sweep.batch_size": 7}, 1),
+    ({"sweep.seed": 1}, 1),
+    ({"data.separator": "|"}, 1),
+    ({"decoder.name": "ar"}, 1),
+  ]:
+    keys.add(json.dumps(sweep.make_point(base, overrides).settings(crc), sort_keys=True))
+  assert len(keys) == 8
+  # gamma does not matter to AR, so it does not make another point of it.
+  same = [
+    sweep.make_point(base | {"decoder": {"name": "ar", "gamma": g}}, {}).settings(1)
+    for g in (0.1, 0.2)
+  ]
+  assert same[0] == same[1]
+
+
+def test_fingerprints_tell_weights_apart(tmp_path):
+  paths = [checkpoints.write_tiny(tmp_path / f"{i}.safetensors", seed=i) for i in (0, 1)]
+  crcs = [record.fingerprint(load_pretrained(p).params) for p in (*paths, paths[0])]
+  assert crcs[0] == crcs[2] != crcs[1]
+
+
+def test_json_lines(tmp_path):
+  path = tmp_path / "x.jsonl"
+  path.write_bytes(b'{"key": "a"}\n{"key": "b"')
+  lines = record.JsonLines(path)
+  assert [r["key"] for r in lines.records] == ["a"]
+  lines.append({"key": "c", "value": 0.5})
+  lines.append({"key": "d"})
+  text = path.read_text()
+  assert text == '{"key": "a"}\n{"key": "c", "value": 0.5}\n{"key": "d"}\n'
+  assert record.find(record.JsonLines(path).records, "c") == {"key": "c", "value": 0.5}
+  with pytest.raises(ValueError):
+    lines.append({"value": float("nan")})
+  assert path.read_text() == text
+  path.write_text('{"key": "a"}\nbroken\n{"key": "b"}\n')
+  with pytest.raises(DataError, match="line 2 is not a record"):
+    record.JsonLines(path)
+
+
+@pytest.mark.parametrize(
+  ("overrides", "message"),
+  [
+    ({"decoder.gama": 1}, "unknown field decoder.gama .did you mean 'gamma'"),
+    ({"gamma": 1}, "overrides are named like decoder.gamma"),
+    ({"decodr.gamma": 1}, "overrides are named like"),
+    ({"decoder.gamma": -1.0}, "must not be negative"),
+    ({"decoder.gamma": "much"}, "expected float"),
+    ({"decoder.tau": 0.5}, "decoder.tau has no effect"),
+    ({"sweep.repeats": 0}, "sweep.repeats=0 must be at least 1"),
+  ],
+)
+def test_bad_entries_of_the_grid(overrides, message):
+  base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd"}, "data": {}}
+  with pytest.raises(UsageError, match=message):
+    sweep.make_point(base, overrides)
+
+
+@pytest.mark.parametrize(
+  ("flags", "code", "message"),
+  [
+    (["--config.decoder.gama=1"], 2, "unknown field config.decoder.gama (did you mean"),
+    (["--config.decoder.block_size=0"], 2, "at least 1"),
+    (["--config.decoder.max_tokens=61"], 2, "exceeds the model's context"),
+    (["--config.sweep.checkpoint=nothing"], 1, "no checkpoint at nothing"),
+    (["--config.sweep.checkpoint=stories260K"], 2, "no mask token"),
+    (["--config.sweep.num_prompts=100000"], 1, "lower sweep.num_prompts"),
+    (["--config.data.path=nowhere.txt"], 1, "nowhere.txt"),
+    (["--config.sweep.judge=OTHER"], 2, "vocabulary of 27 tokens"),
+  ],
+)
+def test_bad_input_leaves_nothing_behind(config, tmp_path, capsys, flags, code, message):
+  other = tmp_path / "other.safetensors"
+  write_text8_model(other)
+  flags = [f.replace("OTHER", str(other)) for f in flags]
+  workdir = tmp_path / "work"
+  assert entry.main(["sweep", f"--config={config}", f"--workdir={workdir}", *flags]) == code
+  captured = capsys.readouterr()
+  assert message in captured.err and captured.err.count("\n") == 1
+  assert not workdir.exists()
+
+
+def write_text8_model(path):
+  import jax
+
+  from sbdjax.interop import native
+  from tests import models
+
+  lm = models.lm_of(vocab_size=27)
+  settings = dict(tokenizer="text8", eos_ids=[], made_by="a test")
+  native.write(path, lm.config, jax.device_get(models.random_params(lm)), settings)
+
+
+def test_config_files_that_are_no_sweep(tmp_path, capsys):
+  path = tmp_path / "config.py"
+  path.write_text("def get_config():\n  return dict(sweep={}, decoder={}, data={})\n")
+  assert entry.main(["sweep", f"--config={path}", f"--workdir={tmp_path}/w"]) == 2
+  assert "has no function get_sweep" in capsys.readouterr().err
+  path.write_text(path.read_text() + "def get_sweep():\n  return []\n")
+  assert entry.main(["sweep", f"--config={path}", f"--workdir={tmp_path}/w"]) == 2
+  assert "at least one dict" in capsys.readouterr().err
+
+
+def test_the_shipped_config_spans_the_bounds_of_the_quickstart():
+  from configs import sbd_stories_sweep
+
+  base = sbd_stories_sweep.get_config()
+  points = [sweep.make_point(base, entry) for entry in sbd_stories_sweep.get_sweep()]
+  assert [p.decoder.name for p in points] == ["ar"] + ["sbd"] * 7
+  gammas = [p.decoder.gamma for p in points[1:]]
+  np.testing.assert_allclose(gammas, [0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5])
+  assert points[1].sweep.prompt_tokens == 16 and points[1].decoder.max_tokens == 200
