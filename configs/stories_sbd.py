@@ -4,8 +4,9 @@
   python -m sbdjax train --config=configs/stories_sbd.py:self --workdir=runs/sbd_self \
     --config.data.path=runs/self.npz
 
-Variants: `raw` (TinyStories as they are) and `self` (the base model's own stories, made by
-experiments/sbd_stories260k/collect.py; the embedded slice unless data.path names a larger file).
+Variants: `raw` (TinyStories as they are), `self` (the base model's own stories, made by
+experiments/sbd_stories260k/collect.py; the embedded slice unless data.path names a larger file)
+and `recipe` (what made the shipped weights: `self` with small blocks, suffix noise, 4,500 steps).
 """
 
 from ml_collections import ConfigDict
@@ -19,7 +20,23 @@ DATA = {
 }
 
 
-def get_config(corpus: str = "raw") -> ConfigDict:
+# Found by experiments/sbd_stories260k: see its README for what was tried.
+RECIPE = {
+  "loss.block_size_min": 4,
+  "loss.block_size_max": 8,
+  "loss.suffix_fraction": 0.5,
+  "train.steps": 4500,
+}
+
+
+def get_config(variant: str = "raw") -> ConfigDict:
+  config = _stories("self" if variant == "recipe" else variant)
+  if variant == "recipe":
+    config.update_from_flattened_dict(RECIPE)
+  return config
+
+
+def _stories(corpus: str) -> ConfigDict:
   return ConfigDict(
     dict(
       init=dict(checkpoint="stories260K", mask_token=True),
@@ -31,6 +48,7 @@ def get_config(corpus: str = "raw") -> ConfigDict:
         ntp_weight=1.0,
         masked_weight=1.0,
         normalisation="sum",
+        suffix_fraction=0.0,
       ),
       optim=dict(
         learning_rate=3e-3,
