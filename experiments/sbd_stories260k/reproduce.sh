@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Everything recorded in this folder, from the project's root. TINYSTORIES and VALIDATION are text
+# files of stories with <|endoftext|> between them: the first 2 MiB of the TinyStories train split,
+# and stories of TinyStoriesV2-GPT4 that are not among them.
+set -euo pipefail
+PY=${PY:-.venv/bin/python}
+OUT=experiments/sbd_stories260k
+RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
+BUDGET="--config.train.steps=${STEPS:-400} --config.optim.warmup_steps=40 --config.train.eval_every=50"
+
+# The recipe: the base model's own stories, then SBD with suffix noise and small blocks.
+$PY $OUT/collect.py --out=runs/self.npz --temperature=0.3 --passes=4 --seed=1 --batch_size=256 \
+  --stories="$TINYSTORIES"
+$PY -m sbdjax train --config=configs/stories_sbd.py:recipe --workdir=runs/recipe \
+  --config.data.path=runs/self.npz
+$PY $OUT/export.py runs/recipe sbdjax/assets/stories260K_sbd.safetensors \
+  --made_by="experiments/sbd_stories260k/reproduce.sh"
+
+# Role of the NTP term (paper: Figure 4, Table 2): three runs with one budget on the raw stories.
+$PY -m sbdjax train --config=configs/stories_ntp.py --workdir=runs/raw_ntp $RAW $BUDGET
+$PY -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/raw_sbd $RAW $BUDGET
+$PY -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/raw_sbd_no_ntp $RAW $BUDGET \
+  --config.loss.ntp_weight=0
+$PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=runs/raw_sbd_no_ntp" \
+  --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
+
+# Quality against speed (paper: Figure 5, Table 1).
+$PY -m sbdjax sweep --config=configs/sbd_stories_sweep.py --workdir=runs/sweep
+cp runs/sweep/points.jsonl runs/sweep/sweep.png $OUT/
