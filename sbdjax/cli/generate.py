@@ -24,7 +24,7 @@ from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data import assets, files
 from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.decode.generate import Decoder, Result, check_context
-from sbdjax.errors import DataError, UsageError
+from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 
@@ -34,10 +34,7 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _read_prompts(path: str) -> list[str]:
-  lines = [line for line in files.read_text(assets.resolve(path)).splitlines() if line.strip()]
-  if not lines:
-    raise DataError(f"no prompts in {path}: write one a line")
-  return lines
+  return [line for line in files.read_text(assets.resolve(path)).splitlines() if line.strip()]
 
 
 def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int]]:

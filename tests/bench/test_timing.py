@@ -21,32 +21,37 @@ def build(numbers):
   return decoders.make_sampler(LM, CONFIG, (3,), numbers)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5])
-def test_same_results_as_the_plain_driver(batch_size):
-  numbers, key = decoders.numbers_of(CONFIG), jax.random.key(1)
-  found = timing.TimedDecoder(build).run(PARAMS, PROMPTS, key, numbers, batch_size)
-  expected = Decoder(build).generate(PARAMS, PROMPTS, key, numbers, batch_size)
-  for a, b in zip(found.results, expected, strict=True):
+@pytest.fixture(scope="module")
+def decoder():
+  return timing.TimedDecoder(build)
+
+
+def run(decoder, **numbers):
+  """Five prompts in batches of two: the last one is filled up."""
+  numbers = decoders.numbers_of(CONFIG) | numbers
+  return decoder.run(PARAMS, PROMPTS, jax.random.key(1), numbers, 2)
+
+
+def test_same_results_as_the_plain_driver(decoder):
+  numbers = decoders.numbers_of(CONFIG)
+  expected = Decoder(build).generate(PARAMS, PROMPTS, jax.random.key(1), numbers, 3)
+  for a, b in zip(run(decoder).results, expected, strict=True):
     assert (a.prompt_tokens, a.tokens, a.nfe, a.reveal_step, a.finish, a.prefill_nfe) == (
       b.prompt_tokens, b.tokens, b.nfe, b.reveal_step, b.finish, b.prefill_nfe
     )  # fmt: skip
 
 
-def test_numbers_change_without_compiling():
-  decoder, key = timing.TimedDecoder(build), jax.random.key(1)
-  nfe = {}
+def test_numbers_change_without_compiling(decoder):
+  nfe, compiled = [], []
   for gamma in (0.0, 5.0):
-    done = decoder.run(PARAMS, PROMPTS, key, decoders.numbers_of(CONFIG) | {"gamma": gamma}, 5)
-    nfe[gamma] = sum(r.nfe for r in done.results)
-    compiled = decoder.compile_seconds if gamma == 0 else compiled
-  assert nfe[5.0] < nfe[0.0]
-  assert decoder.compile_seconds == compiled > 0
+    nfe.append(sum(r.nfe for r in run(decoder, gamma=gamma).results))
+    compiled.append(decoder.compile_seconds)
+  assert nfe[1] < nfe[0]
+  assert compiled[1] == compiled[0] > 0
 
 
-def test_speed_is_tokens_by_decoding_time():
-  done = timing.TimedDecoder(build).run(
-    PARAMS, PROMPTS, jax.random.key(1), decoders.numbers_of(CONFIG), 2
-  )
+def test_speed_is_tokens_by_decoding_time(decoder):
+  done = run(decoder)
   tokens = sum(len(r.tokens) for r in done.results)
   assert done.tokens == tokens
   assert done.tokens_per_second == pytest.approx(tokens / done.decode_seconds)

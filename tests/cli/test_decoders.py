@@ -29,25 +29,37 @@ EXPECTED = {
 }
 
 
-def run(sampler):
-  decode = jax.jit(lambda params, *args: base.decode(sampler, params, *args).out)
-  return jax.device_get(decode(PARAMS, *PROMPT, jax.random.key(0)))
-
-
 def test_every_rule_is_tested():
   assert EXPECTED.keys() == RULES.keys()
 
 
 @pytest.mark.parametrize("rule", EXPECTED)
-def test_flags_reach_the_sampler(rule):
+def test_flags_reach_the_rule(rule):
   flags, expected = EXPECTED[rule]
-  texts = {"name": "sbd", "rule": rule, "block_size": "6", "max_tokens": "11"} | flags
-  config = decoders.from_flags(texts)
-  direct = sbd.make_sampler(LM, Limits(11, (3,)), sampling.greedy(), expected, 6)
-  found, wanted = run(decoders.make_sampler(LM, config, (3,))), run(direct)
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
-  other = run(decoders.make_sampler(LM, DecoderConfig("sbd", 11, block_size=6, gamma=0.0), (3,)))
-  assert found.nfe_B.sum() < other.nfe_B.sum()  # the flags did something
+  config = decoders.from_flags({"name": "sbd", "rule": rule} | flags)
+  rng = np.random.default_rng(0)
+  logits = jax.numpy.asarray(3 * rng.normal(size=(64, 12, 13)), jax.numpy.float32)
+  masked = jax.numpy.asarray(rng.random((64, 12)) < 0.8)
+  reveal = lambda config: np.asarray(
+    jax.jit(lambda n: RULES[rule].build(config, n)(logits, masked))(decoders.numbers_of(config))
+  )
+  np.testing.assert_array_equal(reveal(config), expected(logits, masked))
+  assert (reveal(config) != reveal(DecoderConfig("sbd"))).any()  # the flags did something
+
+
+def test_settings_reach_the_sampler():
+  """All but the rule, against the sampler made by hand."""
+  flags = dict(name="sbd", rule="eb_confidence", gamma="4", block_size="6", max_tokens="11")
+  config = decoders.from_flags(flags)
+  choose, rule = sampling.greedy(), select.eb_confidence(4.0)
+  direct = sbd.make_sampler(LM, Limits(11, (3,)), choose, rule, 6)
+
+  def run(sampler):
+    decode = jax.jit(lambda params, *args: base.decode(sampler, params, *args).out)
+    return jax.device_get(decode(PARAMS, *PROMPT, jax.random.key(0)))
+
+  found, expected = run(decoders.make_sampler(LM, config, (3,))), run(direct)
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 @pytest.mark.parametrize(
