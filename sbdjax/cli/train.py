@@ -28,7 +28,7 @@ from sbdjax.lm import LM, make_lm
 from sbdjax.losses import ntp, sbd
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.train.optim import OptimConfig
-from sbdjax.train.parallel import ParallelConfig
+from sbdjax.train.parallel import ParallelConfig, initialize_distributed
 from sbdjax.train.state import TrainState
 from sbdjax.train.trainer import Task, TrainConfig, train
 
@@ -183,7 +183,7 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
   """
   settings = parse_settings(config)
   if settings.parallel.distributed:
-    jax.distributed.initialize()
+    initialize_distributed()
   tokenizer = load_tokenizer(settings.data.tokenizer)
   lm, params, eos_ids = _open_model(settings, tokenizer)
   shard = dict(process_index=jax.process_index(), process_count=jax.process_count())

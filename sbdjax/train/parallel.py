@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ class ParallelConfig:
     data: devices that share the batch and hold whole parameters; -1: all that are left.
     fsdp: devices that share the batch and also cut the parameters between them.
     tensor: devices that cut heads and feed-forward width between them.
-    distributed: call `jax.distributed.initialize()` first, for several processes.
+    distributed: several processes train together; see `initialize_distributed`.
   """
 
   mode: str = "mesh"
@@ -88,6 +89,27 @@ class Layout(NamedTuple):
   place: Callable[[dict[str, np.ndarray]], dict[str, Any]]
   compile_train: Callable[[Callable, Any], Callable]
   compile_eval: Callable[[Callable, Any], Callable]
+
+
+def initialize_distributed() -> None:
+  """Joins this process to the others; before anything else asks JAX for devices.
+
+  JAX finds the others itself under Slurm, Open MPI, Kubernetes and on Cloud TPU. Elsewhere the
+  environment says: JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES,
+  JAX_PROCESS_ID.
+
+  Raises:
+    UsageError: neither tells who the others are.
+  """
+  names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
+  try:
+    given = {key: int(os.environ[name]) for key, name in names.items() if name in os.environ}
+    jax.distributed.initialize(**given)
+  except ValueError as e:
+    raise UsageError(
+      f"parallel.distributed=True, but the processes cannot find each other ({e}): set "
+      f"JAX_COORDINATOR_ADDRESS, {' and '.join(names.values())}"
+    ) from e
 
 
 def check_batch(batch_size: int, accumulation: int, shards: int) -> None:
