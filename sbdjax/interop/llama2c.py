@@ -40,7 +40,9 @@ def read(path: str | pathlib.Path) -> tuple[TransformerConfig, dict]:
   h = header
   tied, vocab = h["vocab_size"] > 0, abs(h["vocab_size"])
   positive = (h["dim"], h["hidden_dim"], h["n_layers"], h["n_heads"], h["n_kv_heads"], h["seq_len"])
-  if min(positive) < 1 or max(positive) > 1 << 24 or vocab < 1 or h["dim"] % h["n_heads"]:
+  sound = min(positive) >= 1 and max(positive) <= 1 << 24 and vocab >= 1
+  # Whole heads of whole rotary pairs, shared evenly.
+  if not sound or h["dim"] % (2 * h["n_heads"]) or h["n_heads"] % h["n_kv_heads"]:
     raise CheckpointError(f"{path} is no llama2.c legacy checkpoint: its header reads {header}")
   dim, n, dh = h["dim"], h["n_layers"], h["dim"] // h["n_heads"]
   shapes = {

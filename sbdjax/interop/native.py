@@ -68,9 +68,9 @@ def read(path: str | os.PathLike) -> tuple[TransformerConfig, dict, dict[str, An
       flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
   except (OSError, safetensors.SafetensorError) as e:
     raise CheckpointError(f"cannot read {path}: {e}") from e
-  settings = json.loads(metadata[_KEY])
   try:
+    settings = json.loads(metadata[_KEY])
     config = TransformerConfig(**settings.pop("model"))
-  except (TypeError, KeyError, UsageError) as e:
+  except (ValueError, TypeError, KeyError, UsageError) as e:
     raise CheckpointError(f"{path} describes a model this version does not know: {e}") from e
   return config, traverse_util.unflatten_dict(flat, sep="."), settings

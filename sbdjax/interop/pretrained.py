@@ -66,7 +66,10 @@ def load_pretrained(path: str | os.PathLike, *, dtype: str | None = None) -> Pre
     )
   elif file.suffix == ".safetensors":
     config, params, settings = native.read(file)
-    tokenizer_name, eos_ids = settings["tokenizer"], settings["eos_ids"]
+    try:
+      tokenizer_name, eos_ids = settings["tokenizer"], settings["eos_ids"]
+    except KeyError as e:
+      raise CheckpointError(f"{path} does not name its {e.args[0]}: write it again") from e
   else:
     config, params = llama2c.read(file)
     beside = file.with_name(f"tok{config.vocab_size}.bin")
