@@ -12,10 +12,11 @@ _CACHE = pathlib.Path(__file__).resolve().parent.parent / ".jax_cache"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Several fake CPU devices on a small machine can deadlock in a collective with fewer threads.
 os.environ.setdefault("NPROC", "16")
-# Compiling is most of the time these tests take; a second run finds everything compiled.
+# Compiling is most of the time these tests take, much of it in many small programs: keep them all,
+# so that a second run finds everything compiled.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import chex  # noqa: E402
 import pytest  # noqa: E402

@@ -1,0 +1,121 @@
+"""Every sampler of the package, each with a reference that decodes one row without a cache.
+
+A new sampler is added to `SAMPLERS` and has then passed the contract of test_contract.py, or not.
+A reference is `(logits_fn, prompt, limit, key) -> (generated tokens, nfe, reveal steps)`, where
+`logits_fn(tokens, visible)` is the network in float64 numpy with the mask token taken out.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from sbdjax.decode import ar, sampling, sbd, select
+from sbdjax.decode.base import Limits, Sampler
+from sbdjax.lm import LM
+from tests import models
+from tests.reference import network, reveal, visibility
+
+MASK, EOS = 11, (3, 7)
+CONFIG = models.config(vocab_size=12, mask_id=MASK, tie_embeddings=False)
+MAX_TOKENS = 11
+
+
+class Case(NamedTuple):
+  name: str
+  build: Callable[[LM, Limits], Sampler]
+  reference: Callable
+
+
+def _finished(generated, limit):
+  """The generated tokens that count, if the row ends with them, else None."""
+  for i, token in enumerate(generated[:limit]):
+    if token in EOS:
+      return generated[: i + 1]
+  return generated[:limit] if len(generated) >= limit else None
+
+
+def reference_ar(choose):
+  """One token a forward, everything recomputed each time."""
+
+  def run(logits_fn, prompt, limit, key):
+    x, steps = list(prompt), []
+    while _finished(x[len(prompt) :], limit) is None:
+      logits = logits_fn(x, visibility.causal(len(x)))[-1]
+      steps.append(len(steps))
+      x.append(choose(jax.random.fold_in(key, len(x)), logits))
+    return x[len(prompt) :], len(steps), steps
+
+  return run
+
+
+def reference_sbd(choose, rule, value, k):
+  """Algorithms 2 and 3: causal past, bidirectional block, everything recomputed each time."""
+
+  def run(logits_fn, prompt, limit, key):
+    x, steps, nfe = list(prompt), {}, 0
+    while True:
+      t, canvas = len(x), [MASK] * k
+      while MASK in canvas:
+        logits = logits_fn(x + canvas, visibility.open_block(t + k, t, t + k))[t:]
+        proposal = choose(jax.random.fold_in(key, nfe), logits)
+        masked = [i for i in range(k) if canvas[i] == MASK]
+        for i in rule(network.softmax(logits), masked, value):
+          canvas[i], steps[t + i] = int(proposal[i]), nfe
+        nfe += 1
+        final = canvas[: canvas.index(MASK)] if MASK in canvas else canvas
+        generated = _finished(x[len(prompt) :] + final, limit)
+        if generated is not None:
+          return generated, nfe, [steps[len(prompt) + i] for i in range(len(generated))]
+      x += canvas
+
+  return run
+
+
+def _greedy(key, logits):
+  del key
+  return np.argmax(logits, axis=-1)
+
+
+def _drawn(choose):
+  # Which noise belongs to which key is the package's business; which key is used where is not.
+  def run(key, logits):
+    return np.asarray(choose(key, np.asarray(logits, np.float32)))
+
+  return run
+
+
+_NUCLEUS = sampling.categorical(temperature=0.8, top_k=5, top_p=0.9)
+_WARM = sampling.categorical(temperature=0.7)
+
+
+def _sbd(name, k, value, choose=None):
+  draw = sampling.greedy() if choose is None else choose
+  rule = getattr(select, name)
+  return Case(
+    f"sbd {name} {value} k={k}" + ("" if choose is None else " drawn"),
+    lambda lm, limits: sbd.make_sampler(lm, limits, draw, rule(value), k),
+    reference_sbd(_greedy if choose is None else _drawn(choose), getattr(reveal, name), value, k),
+  )
+
+
+SAMPLERS = [
+  Case(
+    "ar",
+    lambda lm, limits: ar.make_sampler(lm, limits, sampling.greedy()),
+    reference_ar(_greedy),
+  ),
+  Case(
+    "ar drawn",
+    lambda lm, limits: ar.make_sampler(lm, limits, _NUCLEUS),
+    reference_ar(_drawn(_NUCLEUS)),
+  ),
+  _sbd("eb_entropy", 4, 0.0),
+  _sbd("eb_entropy", 4, 0.8),
+  _sbd("eb_confidence", 16, 1.5),  # the block is longer than the limit
+  _sbd("factor", 3, 1.5),
+  _sbd("confidence_threshold", 5, 0.4),
+  _sbd("top_k", 1, 2),  # blocks of one token
+  _sbd("eb_entropy", 4, 0.8, choose=_WARM),
+]

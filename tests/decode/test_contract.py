@@ -1,0 +1,230 @@
+"""The contract every sampler of the registry keeps.
+
+The compiled loop equals stepping in Python, and a reference without a cache; a row alone equals
+its row in a ragged batch; finished rows never change; nothing is traced twice; every row keeps its
+own EOS and length limit, and a smaller limit gives a prefix; the mask token is never in the output.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax.decode import base
+from sbdjax.lm import make_lm
+from tests import models
+from tests.decode.registry import CONFIG, EOS, MASK, MAX_TOKENS, SAMPLERS
+from tests.reference import network
+
+PROMPTS = np.array(
+  [
+    [1, 2, 5, 0, 0, 0],
+    [4, 8, 9, 10, 1, 6],
+    [2, 0, 0, 0, 0, 0],
+    [9, 9, 0, 0, 0, 0],
+    [3, 7, 1, 4, 0, 0],
+  ]
+)
+LENGTHS = np.array([3, 6, 1, 2, 4])
+LIMITS = np.array([MAX_TOKENS, 4, 1, 7, 10])
+ROWS = range(len(PROMPTS))
+NO_LIMITS = np.full(len(PROMPTS), MAX_TOKENS)
+
+
+def lm_with_bonus():
+  """The tiny network, with a number added to the mask token's logit that a test may set."""
+  net = make_lm(CONFIG)
+
+  def apply(params, *args, **kwargs):
+    return net.apply(params["net"], *args, **kwargs)
+
+  def logits(params, hidden):
+    return net.logits(params["net"], hidden).at[..., MASK].add(params["bonus"])
+
+  return net._replace(apply=apply, logits=logits)
+
+
+LM = lm_with_bonus()
+NET = models.random_params(make_lm(CONFIG), seed=5)
+# Rows end by EOS sooner or later, and what is drawn is seldom certain.
+NET["head"] = 0.5 * NET["head"]
+PARAMS = {"net": NET, "bonus": jnp.float32(0.0)}
+
+
+def row_keys(seed=0):
+  return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), np.arange(len(PROMPTS)))
+
+
+class Compiled:
+  """One sampler, each of its functions compiled once for five rows and once for one row."""
+
+  def __init__(self, case):
+    self.case = case
+
+    def sampler(limits_B):
+      return case.build(LM, base.Limits(MAX_TOKENS, EOS, limits_B))
+
+    @chex.assert_max_traces(2)  # five rows, and one row
+    def decode(limits_B, *args):
+      return base.decode(sampler(limits_B), *args)
+
+    @chex.assert_max_traces(1)
+    def init(limits_B, *args):
+      return sampler(limits_B).init(*args)
+
+    @chex.assert_max_traces(1)
+    def step(limits_B, *args):
+      return sampler(limits_B).step(*args)
+
+    self._decode, self._init, self._step = jax.jit(decode), jax.jit(init), jax.jit(step)
+
+  def decode(self, limits=LIMITS, rows=slice(None), seed=0, params=PARAMS, prompts=PROMPTS):
+    args = (prompts[rows].astype(np.int32), LENGTHS[rows].astype(np.int32), row_keys(seed)[rows])
+    return self._decode(limits[rows].astype(np.int32), params, *args)
+
+  def states(self, limits=LIMITS):
+    """Every state of the Python loop."""
+    limits = limits.astype(np.int32)
+    args = (PROMPTS.astype(np.int32), LENGTHS.astype(np.int32), row_keys())
+    states = [self._init(limits, PARAMS, *args)]
+    while not states[-1].out.done_B.all():
+      states.append(self._step(limits, PARAMS, states[-1]))
+    return states
+
+  def step(self, state, limits=LIMITS):
+    return self._step(limits.astype(np.int32), PARAMS, state)
+
+
+@pytest.fixture(scope="module", params=SAMPLERS, ids=[c.name for c in SAMPLERS])
+def run(request):
+  return Compiled(request.param)
+
+
+def integers(state, row=None):
+  """All integer and boolean leaves by name; floats (the cache) are equal only up to rounding."""
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  plain = [
+    (path, jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+    for path, x in leaves
+  ]
+  return {
+    jax.tree_util.keystr(path): np.asarray(x) if row is None else np.asarray(x)[row]
+    for path, x in plain
+    if not jnp.issubdtype(x.dtype, jnp.floating)
+  }
+
+
+def assert_equal(a, b):
+  assert a.keys() == b.keys() and len(a) >= 8
+  for name in a:
+    np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def outputs(state, row):
+  """(generated tokens, nfe, reveal steps) of one row."""
+  out = state.out
+  span = slice(int(out.prompt_len_B[row]), int(out.length_B[row]))
+  return (
+    np.asarray(out.tokens_BxC[row, span]).tolist(),
+    int(out.nfe_B[row]),
+    np.asarray(out.reveal_step_BxC[row, span]).tolist(),
+  )
+
+
+def test_the_compiled_loop_equals_stepping_in_python(run):
+  states = run.states()
+  assert_equal(integers(run.decode()), integers(states[-1]))
+  assert len(states) - 1 == int(states[-1].out.nfe_B.max())  # one forward a step
+
+
+def test_equals_recomputing_everything_without_a_cache(run):
+  def logits_fn(tokens, visible):
+    logits = network.forward(CONFIG, NET, tokens, np.arange(len(tokens)), visible)
+    logits[:, MASK] = -np.inf
+    return logits
+
+  final = run.decode()
+  keys = row_keys()
+  for row in ROWS:
+    prompt = PROMPTS[row, : LENGTHS[row]].tolist()
+    expected = run.case.reference(logits_fn, prompt, LIMITS[row], keys[row])
+    assert outputs(final, row) == expected, f"row {row}"
+
+
+def test_a_row_alone_equals_its_row_in_a_batch(run):
+  final = run.decode()
+  for row in ROWS:
+    alone = run.decode(rows=slice(row, row + 1))
+    assert outputs(alone, 0) == outputs(final, row)
+    assert bool(alone.out.eos_B[0]) == bool(final.out.eos_B[row])
+
+
+def test_finished_rows_never_change(run):
+  states = run.states()
+  states += [run.step(states[-1])]
+  states += [run.step(states[-1])]
+  seen = 0
+  for before, after in zip(states, states[1:], strict=False):
+    for row in np.flatnonzero(before.out.done_B):
+      assert_equal(integers(before, row), integers(after, row))
+      seen += 1
+  assert seen > len(PROMPTS) * 2  # some rows were finished before others
+
+
+def test_every_row_ends_at_its_first_eos_or_its_own_limit(run):
+  for limits in (LIMITS, NO_LIMITS):
+    final = run.decode(limits)
+    out = final.out
+    assert out.done_B.all() and (out.prefill_nfe_B == 1).all()
+    for row in ROWS:
+      tokens, nfe, steps = outputs(final, row)
+      ends = [t in EOS for t in tokens]
+      assert not any(ends[:-1])
+      assert bool(out.eos_B[row]) == ends[-1]
+      assert len(tokens) == limits[row] or ends[-1]
+      assert 1 <= len(tokens) <= limits[row]
+      assert all(0 <= t < CONFIG.vocab_size and t != MASK for t in tokens)
+      assert set(steps) <= set(range(nfe)) and max(steps) == nfe - 1
+      start = LENGTHS[row]
+      np.testing.assert_array_equal(out.tokens_BxC[row, :start], PROMPTS[row, :start])
+      assert (np.asarray(out.reveal_step_BxC[row, :start]) == -1).all()
+
+
+def test_both_endings_occur_in_these_tests(run):
+  """Guards the others: with one ending only they would prove little."""
+  final = [run.decode(limits).out for limits in (LIMITS, NO_LIMITS)]
+  ended_by_eos = np.concatenate([np.asarray(out.eos_B) for out in final])
+  assert ended_by_eos.any() and not ended_by_eos.all()
+
+
+def test_a_smaller_limit_gives_a_prefix(run):
+  long = run.decode(NO_LIMITS)
+  for limits in (LIMITS, np.array([1, 2, 3, 4, 5]), np.array([6, 5, 9, 8, 2])):
+    short = run.decode(limits)
+    for row in ROWS:
+      (tokens, nfe, steps), (all_tokens, all_nfe, all_steps) = (
+        outputs(s, row) for s in (short, long)
+      )
+      n = min(limits[row], len(all_tokens))
+      assert (tokens, steps) == (all_tokens[:n], all_steps[:n])
+      assert nfe <= all_nfe
+
+
+def test_what_stands_behind_a_prompt_does_not_matter(run):
+  padding = np.where(np.arange(PROMPTS.shape[1]) >= LENGTHS[:, None], 9, PROMPTS)
+  assert (padding != PROMPTS).any()
+  assert_equal(integers(run.decode()), integers(run.decode(prompts=padding)))
+
+
+def test_the_mask_token_is_never_chosen_however_probable(run):
+  """A model whose argmax is always the mask token decodes as if that token did not exist."""
+  adversarial = {**PARAMS, "bonus": jnp.float32(1e4)}
+  assert_equal(integers(run.decode()), integers(run.decode(params=adversarial)))
+
+
+def test_randomness_comes_from_the_rows_key_alone(run):
+  first, again, other = (run.decode(NO_LIMITS, seed=s) for s in (0, 0, 1))
+  assert_equal(integers(first), integers(again))
+  same = all(outputs(first, row) == outputs(other, row) for row in ROWS)
+  assert same != run.case.name.endswith("drawn")

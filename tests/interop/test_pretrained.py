@@ -1,0 +1,163 @@
+"""`load_pretrained`: every kind of checkpoint opened, and what does not fit named."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax.data import assets
+from sbdjax.errors import CheckpointError, SbdjaxError
+from sbdjax.interop import native
+from sbdjax.interop.mask_token import add_mask_token
+from sbdjax.interop.pretrained import check_vocabulary, load_pretrained
+from sbdjax.lm import make_lm, suppress
+from sbdjax.masks import Causal
+from tests import models
+
+# As many embedding rows as the embedded vocabulary has tokens, and one for the mask.
+CONFIG = models.config(vocab_size=513, mask_id=512)
+
+
+def write(path, config=CONFIG, params=None, **settings):
+  params = models.random_params(make_lm(config)) if params is None else params
+  native.write(path, config, params, {"tokenizer": "tok512", "eos_ids": [1, 2], **settings})
+  return params
+
+
+def refused(path, *words):
+  with pytest.raises(CheckpointError) as error:
+    load_pretrained(path)
+  message = str(error.value)
+  assert "\n" not in message and all(word in message for word in words), message
+
+
+def test_an_embedded_checkpoint_by_name():
+  lm, params, tokenizer, generation = load_pretrained("stories260K")
+  assert (lm.config.d_model, tokenizer.vocab_size) == (64, 512)
+  assert generation.eos_ids == (1, 2) and generation.mask_id is None
+  assert isinstance(params["embedding"], jax.Array)
+
+
+def test_a_llama2c_file_with_its_vocabulary_beside_it(tmp_path):
+  for name in ("stories260K.bin", "tok512.bin"):
+    shutil.copy(assets.path(name), tmp_path / name)
+  opened = load_pretrained(tmp_path / "stories260K.bin")
+  assert opened.tokenizer.encode("Once upon a time", bos=True) == [1, 403, 407, 261, 378]
+
+
+def test_our_own_file(tmp_path):
+  params = write(tmp_path / "m.safetensors")
+  lm, found, tokenizer, generation = load_pretrained(str(tmp_path / "m.safetensors"))
+  assert lm.config == CONFIG
+  assert (tokenizer.mask_id, generation.mask_id, generation.eos_ids) == (512, 512, (1, 2))
+  jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+def test_dtype_overrides_both_dtypes(tmp_path):
+  write(tmp_path / "m.safetensors")
+  lm, params, _, _ = load_pretrained(tmp_path / "m.safetensors", dtype="bfloat16")
+  assert (lm.config.param_dtype, lm.config.compute_dtype) == ("bfloat16", "bfloat16")
+  assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(params))
+
+
+def test_nothing_there_names_what_could_be(tmp_path):
+  refused(tmp_path / "nowhere.bin", "nowhere.bin", "stories260K")
+
+
+def test_a_misnamed_tensor_is_named(tmp_path):
+  params = models.random_params(make_lm(CONFIG))
+  params["embeddings"] = params.pop("embedding")
+  write(tmp_path / "m.safetensors", params=params)
+  refused(tmp_path / "m.safetensors", "m.safetensors", "tensor embedding", "missing")
+
+
+def test_a_surplus_tensor_is_named(tmp_path):
+  params = models.random_params(make_lm(CONFIG))
+  params["layers"]["attn"]["z_kernel"] = np.zeros(3, np.float32)
+  write(tmp_path / "m.safetensors", params=params)
+  refused(tmp_path / "m.safetensors", "layers.attn.z_kernel", "no such tensor")
+
+
+def test_a_wrong_shape_is_named_with_both_shapes(tmp_path):
+  params = models.random_params(make_lm(CONFIG))
+  params["final_norm"]["scale"] = np.ones(7, np.float32)
+  write(tmp_path / "m.safetensors", params=params)
+  refused(tmp_path / "m.safetensors", "final_norm.scale", "(7,)", "(16,)")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tmp_path):
+  write(tmp_path / "m.safetensors", config=models.config(vocab_size=100))
+  refused(tmp_path / "m.safetensors", "100 embedding rows", "512 tokens")
+
+
+def test_a_smaller_tokenizer_fits():
+  lm = models.lm_of(vocab_size=600)
+  check_vocabulary(lm, load_pretrained("stories260K").tokenizer, "here", "tok512")
+
+
+@pytest.mark.parametrize("missing", ["tokenizer", "eos_ids"])
+def test_a_file_without_its_tokenizer_or_eos_is_refused(tmp_path, missing):
+  path = tmp_path / "m.safetensors"
+  settings = {"tokenizer": "tok512", "eos_ids": [1, 2]}
+  del settings[missing]
+  native.write(path, CONFIG, models.random_params(make_lm(CONFIG)), settings)
+  refused(path, missing)
+
+
+def test_an_unknown_dtype_is_a_users_error(tmp_path):
+  write(tmp_path / "m.safetensors")
+  with pytest.raises(SbdjaxError, match="float8"):
+    load_pretrained(tmp_path / "m.safetensors", dtype="float8")
+
+
+@pytest.mark.parametrize(
+  "config",
+  [
+    None,
+    "{ no json",
+    "{}",
+    "[]",
+    json.dumps({"resolved": {"model": dataclasses.asdict(CONFIG)}}),
+    json.dumps({"resolved": {"model": {"size": "big"}, "tokenizer": "tok512", "eos_ids": []}}),
+  ],
+  ids=["empty", "no json", "nothing", "list", "no tokenizer", "unknown model"],
+)
+def test_a_folder_that_is_no_workdir_is_refused(tmp_path, config):
+  if config is not None:
+    (tmp_path / "config.json").write_text(config)
+  refused(tmp_path, str(tmp_path), "config.json")
+
+
+# --- mask token ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_mask_token_is_one_row_more_and_changes_no_prediction(tied):
+  plain = models.lm_of(tie_embeddings=tied)
+  params = models.random_params(plain)
+  config, extended = add_mask_token(plain.config, params)
+  lm = make_lm(config)
+  assert (config.mask_id, config.vocab_size) == (13, 14)
+  rows = np.asarray(extended["embedding"])
+  np.testing.assert_array_equal(rows[:13], params["embedding"])
+  np.testing.assert_allclose(rows[13], np.mean(np.asarray(params["embedding"]), axis=0), rtol=1e-5)
+  assert ("head" in extended) == (not tied)
+
+  def probabilities(lm, params):
+    tokens = models.tokens(2, 6)
+    hidden, _ = lm.apply(params, tokens, positions_BxT=models.positions(2, 6), mask=Causal())
+    return jax.nn.softmax(suppress(lm.logits(params, hidden), lm.config.mask_id))
+
+  ours = jax.jit(probabilities, static_argnums=0)(lm, extended)
+  np.testing.assert_array_equal(ours[..., 13], 0.0)
+  expected = jax.jit(probabilities, static_argnums=0)(plain, params)
+  np.testing.assert_allclose(ours[..., :13], expected, rtol=1e-5)
+
+
+def test_a_model_that_has_a_mask_token_is_left_alone():
+  config, params = models.config(mask_id=3), {"embedding": np.ones((13, 16))}
+  assert add_mask_token(config, params) == (config, params)

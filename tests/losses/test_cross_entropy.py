@@ -1,0 +1,82 @@
+"""Chunked cross-entropy: the same numbers as all at once, in memory that does not grow."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax.losses.cross_entropy import CHUNK, token_nll
+from tests.reference import network
+
+B, L, D, V, MASK = 2, 7, 5, 11, 4
+_RNG = np.random.default_rng(0)
+HIDDEN = _RNG.normal(size=(B, L, D)).astype(np.float32)
+HEAD = _RNG.normal(size=(V, D)).astype(np.float32)
+TARGETS = _RNG.choice(np.delete(np.arange(V), MASK), (B, L)).astype(np.int32)
+WEIGHTS = _RNG.random((B, L)).astype(np.float32)
+
+
+@functools.partial(jax.jit, static_argnames=("chunk", "mask_id"))
+def run(hidden, head, targets, weights, *, chunk, mask_id=MASK):
+  """(weighted sum, (nll, correct)) and its gradient for hidden and head."""
+
+  def loss(hidden, head):
+    nll, correct = token_nll(lambda h: h @ head.T, hidden, targets, mask_id=mask_id, chunk=chunk)
+    return jnp.sum(nll * weights), (nll, correct)
+
+  return jax.value_and_grad(loss, (0, 1), has_aux=True)(hidden, head)
+
+
+def test_unchunked_equals_numpy():
+  (_, (nll, correct)), grads = run(HIDDEN, HEAD, TARGETS, WEIGHTS, chunk=CHUNK)
+  logits = HIDDEN.astype(np.float64) @ HEAD.T.astype(np.float64)
+  logits[..., MASK] = -np.inf
+  log_p = network.log_softmax(logits)
+  expected = -np.take_along_axis(log_p, TARGETS[..., None], axis=-1)[..., 0]
+  np.testing.assert_allclose(nll, expected, atol=2e-6)
+  np.testing.assert_array_equal(correct, logits.argmax(-1) == TARGETS)
+  error = WEIGHTS[..., None] * (np.exp(log_p) - np.eye(V)[TARGETS])
+  np.testing.assert_allclose(grads[0], error @ HEAD, atol=2e-6)
+  np.testing.assert_allclose(grads[1], np.einsum("blv,bld->vd", error, HIDDEN), atol=5e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 13])
+def test_chunks_change_nothing(chunk):
+  """B L = 14 is a multiple of none of 4 and 13: the padding must not count."""
+  whole, chunked = (run(HIDDEN, HEAD, TARGETS, WEIGHTS, chunk=c) for c in (CHUNK, chunk))
+  for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(chunked), strict=True):
+    np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_mask_token_every_token_counts():
+  (_, (nll, _)), _ = run(HIDDEN, HEAD, TARGETS, WEIGHTS, chunk=4, mask_id=None)
+  log_p = network.log_softmax(HIDDEN.astype(np.float64) @ HEAD.T.astype(np.float64))
+  expected = -np.take_along_axis(log_p, TARGETS[..., None], axis=-1)[..., 0]
+  np.testing.assert_allclose(nll, expected, atol=2e-6)
+
+
+def scratch_bytes(tokens, vocab, chunk=CHUNK, width=16):
+  """Scratch memory of loss and gradient, from the compiler: nothing is run."""
+  shapes = (
+    jax.ShapeDtypeStruct((1, tokens, width), jnp.float32),
+    jax.ShapeDtypeStruct((vocab, width), jnp.float32),
+    jax.ShapeDtypeStruct((1, tokens), jnp.int32),
+    jax.ShapeDtypeStruct((1, tokens), jnp.float32),
+  )
+  compiled = run.lower(*shapes, chunk=chunk).compile()
+  return compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_peak_memory_does_not_grow_with_tokens_times_vocabulary(record_property):
+  """At L = 4096 and V = 128k one array of all logits is 2.1 GB; backward needs several."""
+  vocab = 131_072
+  one_chunk = CHUNK * vocab * 4
+  small, large = scratch_bytes(4096, vocab), scratch_bytes(16_384, vocab)
+  whole = scratch_bytes(4096, vocab, chunk=4096)
+  record_property("scratch_bytes_L4096_V131072", small)
+  print(f"scratch at V=131072: L=4096 {small:,} bytes, L=16384 {large:,}; unchunked {whole:,}")
+  assert small < 3.5 * one_chunk
+  assert large - small < 0.02 * one_chunk
+  assert small < 0.5 * whole

@@ -1,0 +1,166 @@
+"""Imports point one way: the layers of the package, read from its source."""
+
+import ast
+import itertools
+import pathlib
+
+import pytest
+
+import sbdjax
+
+ROOT = pathlib.Path(sbdjax.__file__).parent
+CONFIGS = ROOT.parent / "configs"
+
+# A package may import those of the layers above its own line, and itself.
+LAYERS = [
+  ("errors",),
+  ("masks", "cache"),
+  ("kernels",),
+  ("nn",),
+  ("lm",),
+  ("corruption",),
+  ("losses", "decode", "likelihood"),
+  ("train", "evals", "bench"),
+  ("cli",),
+  ("__main__",),
+]
+# Beside the layers: text and files, and other programs' weights.
+SIDE = {
+  "data": {"errors"},
+  "interop": {"errors", "data", "masks", "cache", "nn", "lm"},
+}
+USES_SIDE = {"train", "evals", "bench", "cli"}
+# Imports inside functions only: (importer, imported).
+LAZY = {("interop", "train")}
+
+# Third-party packages that one place knows.
+ONLY_IN = {
+  "ml_collections": ("cli/",),
+  "orbax": ("train/checkpoints.py",),
+  "grain": ("data/pipeline.py",),
+  "tensorflow_datasets": ("data/tfds_text8.py",),
+}
+NEVER = ("tensorflow", "clu")
+
+
+def allowed() -> dict[str, set[str]]:
+  table = {name: set(packages) for name, packages in SIDE.items()}
+  below = set()
+  for layer in LAYERS:
+    for name in layer:
+      table[name] = below | (set(SIDE) if name in USES_SIDE | {"__main__"} else set())
+    below = below | set(layer)
+  return table
+
+
+def imports(source: str):
+  """(dotted name, is at module level) of everything imported."""
+  tree = ast.parse(source)
+  inside = {
+    id(node)
+    for function in ast.walk(tree)
+    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for node in ast.walk(function)
+  }
+  for node in ast.walk(tree):
+    names = []
+    if isinstance(node, ast.Import):
+      names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, "imports are absolute"
+      # `from sbdjax import masks` imports sbdjax.masks
+      names = [f"{node.module}.{alias.name}" for alias in node.names]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+      names = [a.value for a in node.args if isinstance(a, ast.Constant)]
+    for name in names:
+      yield name, id(node) not in inside
+
+
+def modules():
+  for path in sorted(ROOT.rglob("*.py")):
+    name = path.relative_to(ROOT).as_posix()
+    if name != "__init__.py":
+      yield name, path.read_text()
+
+
+def package_of(module: str) -> str:
+  return module.split("/")[0].removesuffix(".py")
+
+
+def violations(sources) -> list[str]:
+  """Every import of (module, source) pairs that the tables above do not allow."""
+  table, found = allowed(), []
+  for module, source in sources:
+    here = package_of(module)
+    for name, at_top in imports(source):
+      top, _, rest = name.partition(".")
+      if top == "sbdjax":
+        there = rest.split(".")[0]
+        lazy = (here, there) in LAZY and not at_top
+        if there in table and there != here and there not in table.get(here, ()) and not lazy:
+          found.append(f"{module} imports {name}")
+      elif top in NEVER or not module.startswith(ONLY_IN.get(top, "")):
+        found.append(f"{module} imports {name}")
+  return found
+
+
+def test_every_package_has_its_layer():
+  assert {package_of(module) for module, _ in modules()} <= set(allowed())
+
+
+def test_imports_point_one_way():
+  assert violations(modules()) == []
+
+
+def test_configs_know_nothing_of_the_network():
+  """A config is data: it is read before JAX starts, and must not start it."""
+  names = [name for path in CONFIGS.glob("*.py") for name, _ in imports(path.read_text())]
+  tops = {name.split(".")[0] for name in names}
+  assert "ml_collections" in tops
+  assert not tops & {"jax", "flax", "optax", "orbax", "grain", *NEVER}
+  ours = {name.split(".")[1] for name in names if name.startswith("sbdjax.")}
+  assert ours <= {"data", "errors"}
+
+
+@pytest.mark.parametrize(
+  ("module", "line"),
+  [
+    ("masks.py", "from sbdjax import cache"),
+    ("masks.py", "from sbdjax.nn import rope"),
+    ("kernels/xla.py", "import sbdjax.lm"),
+    ("losses/ntp.py", "from sbdjax.decode import base"),
+    ("decode/ar.py", "from sbdjax.losses.ntp import shifted"),
+    ("decode/ar.py", "def f():\n  from sbdjax.losses import ntp"),
+    ("train/step.py", "from sbdjax.cli import common"),
+    ("data/rows.py", "from sbdjax import lm"),
+    ("interop/pretrained.py", "from sbdjax.train import checkpoints"),
+    ("lm.py", "import ml_collections"),
+    ("train/step.py", "import orbax.checkpoint as ocp"),
+    ("train/trainer.py", "from grain import python"),
+    ("data/sources.py", "import tensorflow as tf"),
+    ("train/metrics.py", "from clu import metric_writers"),
+    ("cli/train.py", "import importlib\nimportlib.import_module('clu')"),
+  ],
+)
+def test_a_wrong_import_would_be_found(module, line):
+  assert violations([(module, line)])
+
+
+@pytest.mark.parametrize(
+  ("module", "line"),
+  [
+    ("decode/sbd.py", "from sbdjax.decode.ar import prefill"),
+    ("interop/pretrained.py", "def f():\n  from sbdjax.train import checkpoints"),
+    ("train/checkpoints.py", "import orbax.checkpoint as ocp"),
+    ("cli/common.py", "from ml_collections import ConfigDict"),
+    ("losses/sbd.py", "from sbdjax import corruption, masks"),
+  ],
+)
+def test_a_right_import_is_not(module, line):
+  assert not violations([(module, line)])
+
+
+def test_losses_and_decode_are_apart_in_both_directions():
+  table = allowed()
+  for a, b in itertools.permutations(("losses", "decode", "likelihood"), 2):
+    assert a not in table[b]
