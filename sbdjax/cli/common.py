@@ -67,10 +67,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-  """argparse whose errors are UsageErrors that name the nearest flag."""
+  """argparse whose errors are UsageErrors that name the nearest flag; texts keep their lines."""
 
-  def __init__(self, *args, **kwargs):
-    super().__init__(*args, allow_abbrev=False, **kwargs)
+  def __init__(self, *args, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs):
+    super().__init__(*args, allow_abbrev=False, formatter_class=formatter_class, **kwargs)
 
   def error(self, message: str):
     raise UsageError(f"{self.prog}: {message}")

@@ -114,7 +114,9 @@ def parse_settings(config: ConfigDict) -> Settings:
     for name, cls in sections.items()
     if name != "model"
   }
-  return Settings(**built, model=dict(config.get("model", {})), loss_name=config.loss.name)
+  return Settings(
+    **built, model=config.get("model", ConfigDict()).to_dict(), loss_name=config.loss.name
+  )
 
 
 def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM, Any, list[int]]:
@@ -235,7 +237,7 @@ def _record(settings: Settings, lm: LM, eos_ids: list[int], origin: str) -> dict
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
-  parser = Parser(prog="train", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser = Parser(prog="train", description=__doc__)
   parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
   parser.add_argument("--workdir", required=True, help="the run's directory")
   args = parser.parse_args(rest)
