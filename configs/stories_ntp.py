@@ -1,6 +1,6 @@
 """Next-token fine-tuning of stories260K with the budget of configs/stories_sbd.py: its baseline.
 
-  python -m sbdjax train --config=configs/stories_ntp.py --workdir=runs/ntp
+python -m sbdjax train --config=configs/stories_ntp.py --workdir=runs/ntp
 """
 
 from ml_collections import ConfigDict

@@ -47,7 +47,9 @@ def main(argv: list[str] | None = None) -> int:
       points = read(pathlib.Path(workdir), metric)
       if not points:
         continue
-      axis.plot(*zip(*((s, v * scale) for s, v in points), strict=True), marker="o", ms=3, label=name)
+      axis.plot(
+        *zip(*((s, v * scale) for s, v in points), strict=True), marker="o", ms=3, label=name
+      )
       lines += [
         dict(run=name, metric=metric, step=s, value=v * scale, unit=unit) for s, v in points
       ]

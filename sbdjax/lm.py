@@ -15,6 +15,7 @@ from sbdjax.nn.transformer import Transformer, TransformerConfig
 
 Params = Any
 
+
 class LM(NamedTuple):
   """The network behind pure functions.
 
@@ -34,6 +35,7 @@ class LM(NamedTuple):
   apply: Callable[..., tuple[jax.Array, KVCache | None]]
   logits: Callable[[Params, jax.Array], jax.Array]
   init_cache: Callable[[int, int], KVCache]
+
 
 def make_lm(config: TransformerConfig) -> LM:
   """The transformer of `config` as an LM."""
@@ -61,6 +63,7 @@ def make_lm(config: TransformerConfig) -> LM:
     )
 
   return LM(config, init, apply, logits, init_cache)
+
 
 def suppress(logits: jax.Array, token_id: int | None) -> jax.Array:
   """Takes one token out of the distribution (its probability becomes exactly 0).

@@ -152,9 +152,7 @@ class BlockCausal:
 
   def tiles(self, num_queries, num_keys, size):
     reach = self.max_block_size - 1
-    return [
-      Tile(a, b, ((0, min(b + reach, num_keys)),)) for a, b in _chunks(0, num_queries, size)
-    ]
+    return [Tile(a, b, ((0, min(b + reach, num_keys)),)) for a, b in _chunks(0, num_queries, size)]
 
 
 @flax.struct.dataclass
@@ -254,7 +252,10 @@ class Cached:
     j_T = _iota(num_queries)
     end_T = jnp.where(j_T < self.num_causal, j_T + 1, num_queries)
     return _rows(
-      jnp.zeros_like(j_T), self.length_B[:, None], capacity + self.start_B[:, None], capacity + end_T
+      jnp.zeros_like(j_T),
+      self.length_B[:, None],
+      capacity + self.start_B[:, None],
+      capacity + end_T,
     )
 
   def tiles(self, num_queries, num_keys, size):

@@ -59,9 +59,7 @@ def main(argv: list[str] | None = None) -> int:
   decoder = Decoder(lambda _: ar.make_sampler(make_lm(config), limits, choose))
 
   start, told, lengths = time.perf_counter(), [], []
-  results = decoder.generate(
-    params, prompts, jax.random.key(args.seed), batch_size=args.batch_size
-  )
+  results = decoder.generate(params, prompts, jax.random.key(args.seed), batch_size=args.batch_size)
   for i, r in enumerate(results):
     told.append(r.prompt_tokens + r.tokens)
     lengths.append(len(r.prompt_tokens))

@@ -118,9 +118,9 @@ class Decoder:
     traced, so changing them compiles nothing."""
     self._build = build
     self._run = jax.jit(
-      lambda settings, params, prompts, lengths, keys: base.decode(
-        build(settings), params, prompts, lengths, keys
-      ).out
+      lambda settings, params, prompts, lengths, keys: (
+        base.decode(build(settings), params, prompts, lengths, keys).out
+      )
     )
     self._compiled = {}
     self.compile_seconds = 0.0

@@ -67,9 +67,7 @@ def _by_rank(score_BxT, masked_BxT, keep_ranked):
 def _at_least_one(passes_BxT, score_BxT, masked_BxT):
   """The masked positions that pass; where none does, the one with the highest score."""
   passes = passes_BxT & masked_BxT
-  best = _by_rank(
-    score_BxT, masked_BxT, lambda rank, gather: (rank == 0) & gather(masked_BxT)
-  )
+  best = _by_rank(score_BxT, masked_BxT, lambda rank, gather: (rank == 0) & gather(masked_BxT))
   return jnp.where(jnp.any(passes, axis=-1, keepdims=True), passes, best)
 
 

@@ -128,9 +128,7 @@ def _read_workdir(folder: pathlib.Path):
   try:
     settings = json.loads(file.read_text())
   except (OSError, json.JSONDecodeError) as e:
-    raise CheckpointError(
-      f"{folder} is no training workdir: cannot read {file.name} ({e})"
-    ) from e
+    raise CheckpointError(f"{folder} is no training workdir: cannot read {file.name} ({e})") from e
   try:
     resolved = settings["resolved"]
     config = native.TransformerConfig(**resolved["model"])

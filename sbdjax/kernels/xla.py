@@ -67,7 +67,9 @@ def attend(
     pieces = _pieces(tile.keys, [k.shape[2] for k in keys])
     k_parts = [keys[i][:, :, a:b] for i, a, b in pieces]
     v_parts = [values[i][:, :, a:b] for i, a, b in pieces]
-    outputs.append(_attend_tile(q_BxHxTxDh[:, :, tile.start : tile.stop], k_parts, v_parts, visible))
+    outputs.append(
+      _attend_tile(q_BxHxTxDh[:, :, tile.start : tile.stop], k_parts, v_parts, visible)
+    )
   return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
 
 
@@ -104,18 +106,14 @@ def _softmax_attention(q_BxKxRxDh, ks, vs, visible_Bx1xRxS):
 
 
 def _softmax_attention_fwd(q, ks, vs, visible):
-  scores = [
-    jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32) for k in ks
-  ]
+  scores = [jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32) for k in ks]
   scores = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
   scores = jnp.where(visible, scores, _NEG)
   top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), _NEG / 2)  # no key: all weights 0
   weights = jnp.exp(scores - top)
   total = jnp.sum(weights, axis=-1, keepdims=True)
   probs = (weights / jnp.maximum(total, 1e-30)).astype(q.dtype)
-  out = sum(
-    jnp.einsum("bkqs,bksd->bkqd", p, v) for p, v in zip(_split(probs, vs), vs, strict=True)
-  )
+  out = sum(jnp.einsum("bkqs,bksd->bkqd", p, v) for p, v in zip(_split(probs, vs), vs, strict=True))
   return out, (q, ks, vs, probs, out)
 
 

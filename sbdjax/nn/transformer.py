@@ -243,9 +243,7 @@ class Transformer(nn.Module):
       in_axes=(0, nn.broadcast, nn.broadcast),
       length=c.num_layers,
     )
-    x_BxTxD, kv = layers(c, cached_kv is not None, name="layers")(
-      x_BxTxD, cached_kv, cos_sin, plan
-    )
+    x_BxTxD, kv = layers(c, cached_kv is not None, name="layers")(x_BxTxD, cached_kv, cos_sin, plan)
     return self.final_norm(x_BxTxD), kv
 
   def logits(self, hidden_BxTxD):

@@ -131,7 +131,7 @@ def test_fingerprints_tell_weights_apart(tmp_path):
 
 def test_json_lines(tmp_path):
   path = tmp_path / "x.jsonl"
-  path.write_bytes(b'{"key": "a"}\n{"key": "b"')
+  path.write_bytes(b'{"key": "a"}\n{"key": "b", "torn": "' + 100 * b"x")
   lines = record.JsonLines(path)
   assert [r["key"] for r in lines.records] == ["a"]
   lines.append({"key": "c", "value": 0.5})
