@@ -8,6 +8,7 @@ point of a sweep holds what mattered and nothing else.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -156,26 +157,37 @@ def settings_of(config: DecoderConfig) -> dict[str, Any]:
   return {name: getattr(config, name) for name in used_fields(config)}
 
 
-def check_used(config: DecoderConfig, given: Iterable[str]):
-  """Raises UsageError for a field the user gave that has no effect."""
+def without_effect(config: DecoderConfig, given: Iterable[str]) -> str:
+  """Which of the `given` fields have no effect, as a sentence; "" where all have one."""
   used = used_fields(config)
-  for name in given:
-    if name not in used:
-      raise UsageError(
-        f"decoder.{name} has no effect here: with decoder.name={config.name} the settings are "
-        f"{', '.join(used)} (others belong to another name, rule or temperature)"
-      )
+  idle = [f"decoder.{name}" for name in given if name not in used]
+  if not idle:
+    return ""
+  return (
+    f"{', '.join(idle)} has no effect here: with decoder.name={config.name} the settings are "
+    f"{', '.join(used)} (others belong to another name, rule or temperature)"
+  )
+
+
+def check_used(config: DecoderConfig, given: Iterable[str]):
+  """Raises UsageError for fields without effect: in a sweep they would label equal points apart."""
+  if sentence := without_effect(config, given):
+    raise UsageError(sentence)
 
 
 def from_flags(texts: Mapping[str, str]) -> DecoderConfig:
   """The config of `--decoder.field=text` flags.
 
+  A field without effect is noted on stderr and left alone, so that a script may loop over methods
+  with one set of flags.
+
   Raises:
-    UsageError: an unknown field, a value out of range, or a setting without effect.
+    UsageError: an unknown field or a value out of range.
   """
   fields = parse_fields(DecoderConfig, texts, "decoder")
   config = to_dataclass(DecoderConfig, fields, "decoder")
-  check_used(config, fields)
+  if sentence := without_effect(config, fields):
+    print(f"note: {sentence}", file=sys.stderr)
   return config
 
 

@@ -79,16 +79,27 @@ def test_settings_reach_the_sampler():
     ({"max_tokens": "1.5"}, "decoder.max_tokens=1.5: expected int"),
     ({"temperature": "-1"}, "temperature=-1.0 must be positive"),
     ({"temperature": "1", "top_p": "0"}, "top_p=0.0 in"),
-    # Settings that nothing would read.
-    ({"gamma": "0.1"}, "decoder.gamma has no effect here: with decoder.name=ar"),
-    ({"name": "sbd", "rule": "factor", "gamma": "0.1"}, "decoder.gamma has no effect"),
-    ({"name": "sbd", "top_k": "5"}, "decoder.top_k has no effect"),
   ],
 )
 def test_bad_flags(texts, message):
   with pytest.raises(UsageError, match=message) as caught:
     decoders.from_flags(texts)
   assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  "texts, message",
+  [
+    ({"gamma": "0.1"}, "decoder.gamma has no effect here: with decoder.name=ar"),
+    ({"name": "sbd", "rule": "factor", "gamma": "0.1"}, "decoder.gamma has no effect"),
+    ({"name": "sbd", "top_k": "5"}, "decoder.top_k has no effect"),
+  ],
+)
+def test_settings_that_nothing_reads_are_noted(texts, message, capsys):
+  decoders.from_flags(texts)
+  assert message in capsys.readouterr().err
+  decoders.from_flags({"name": "sbd", "gamma": "0.1"})
+  assert not capsys.readouterr().err
 
 
 def test_a_model_without_mask_token_cannot_do_sbd():
