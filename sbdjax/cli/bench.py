@@ -173,7 +173,7 @@ BENCHES: dict[str, tuple[Callable, Callable]] = {"decoding": (decoding, show_dec
 
 
 def _parser() -> Parser:
-  parser = Parser(prog="bench", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser = Parser(prog="bench", description=__doc__)
   add = parser.add_argument
   add("kind", action=Kind, help=f"what to measure: {', '.join(BENCHES)}")
   add("--checkpoint", default="stories260K", help="embedded name, checkpoint file or workdir")

@@ -63,7 +63,7 @@ def truncate(corpus: Corpus, length: int) -> Corpus:
 
 
 def _parser() -> Parser:
-  parser = Parser(prog="evaluate", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser = Parser(prog="evaluate", description=__doc__)
   add = parser.add_argument
   add("--checkpoint", required=True, help="embedded name, checkpoint file or training workdir")
   add("--split", default="validation", choices=SPLITS)

@@ -143,7 +143,7 @@ def make_decoder(model: Pretrained, config: DecoderConfig) -> Decoder:
 
 
 def _parser() -> Parser:
-  parser = Parser(prog="generate", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser = Parser(prog="generate", description=__doc__)
   add = parser.add_argument
   add("--checkpoint", required=True, help="embedded name, checkpoint file or training workdir")
   add("--prompt", action="append", help="text to continue; may be repeated")

@@ -179,12 +179,10 @@ def counters(result: Result) -> str:
 
 
 def summary(result: Result) -> str:
-  """One line that says what a finished row cost."""
-  rate = len(result.tokens) / result.seconds if result.seconds else 0.0
+  """One line that says what a finished row cost. No speed: the bench verb measures that."""
   return (
-    f"{len(result.tokens)} tokens, {result.nfe} forwards + {result.prefill_nfe} for the prompt, "
-    f"{result.tpf:.2f} tokens a forward, {result.seconds:.2f} s ({rate:,.0f} tokens/s), "
-    f"ended by {result.finish}"
+    f"{len(result.tokens)} tokens in {result.nfe} forwards (and {result.prefill_nfe} for the "
+    f"prompt), {result.tpf:.2f} tokens a forward; ended by {result.finish}"
   )
 
 

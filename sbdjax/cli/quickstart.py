@@ -117,7 +117,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   ar = DecoderConfig(name="ar", max_tokens=size.max_tokens)
   tell(Model(_BASE, _BASE), ar, console, size.seconds_a_frame)
 
-  part(2, "fine-tuning it to Set Block Decoding: one mask token, one more loss term")
+  part(2, "fine-tuning it to Set Block Decoding (SBD)")
   config = load_config(f"{_config('quickstart.py')}:{size.variant}", {}, train.schema)
   state = train.train_from_config(config, trained.checkpoint)
   if int(state.step) < config.train.steps:
@@ -145,7 +145,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
 
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
-  parser = Parser(prog="quickstart", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser = Parser(prog="quickstart", description=__doc__)
   parser.add_argument("--short", action="store_true", help="everything in miniature")
   parser.add_argument("--workdir", default="quickstart", help="folder for model, points and plot")
   args = parser.parse_args(argv)

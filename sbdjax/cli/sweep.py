@@ -89,13 +89,19 @@ class Point(NamedTuple):
   data: DataConfig
 
   def settings(self, fingerprint: int) -> dict[str, Any]:
-    """Everything the outcome depends on besides program and machine; equal: the same point."""
+    """Everything the outcome depends on besides program and machine."""
     return {
       "sweep": dataclasses.asdict(self.sweep),
       "decoder": decoders.settings_of(self.decoder),
       "data": dataclasses.asdict(self.data),
       "weights_crc32": fingerprint,
     }
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+  """Equal for settings with the same outcome: all but the label."""
+  sweep = {name: value for name, value in settings["sweep"].items() if name != "label"}
+  return json.dumps({**settings, "sweep": sweep}, sort_keys=True)
 
 
 def schema(config: ConfigDict) -> Mapping[str, type]:
@@ -275,7 +281,7 @@ def run_sweep(points: Sequence[Point], workdir: pathlib.Path, console: Console) 
   about, rows = record.provenance(), []
   for number, point in enumerate(points, 1):
     settings = point.settings(record.fingerprint(bench.model(point.sweep.checkpoint).params))
-    key = json.dumps(settings, sort_keys=True)
+    key = key_of(settings)
     found = record.find(lines.records, key)
     if found is None:
       with console.status(f"point {number}/{len(points)}: {describe(point)}"):
@@ -285,7 +291,7 @@ def run_sweep(points: Sequence[Point], workdir: pathlib.Path, console: Console) 
       lines.append(found)
     else:
       console.print(f"already measured: {describe(point)}", style="bright_black", highlight=False)
-    rows.append(found)
+    rows.append(found | {"settings": settings})  # the label of now
   return rows
 
 
@@ -337,9 +343,9 @@ def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console
     console.print(table((r for r, of in zip(rows, labels, strict=True) if of == label), label))
   first, judge = rows[0], rows[0]["settings"]["sweep"]["judge"]
   console.print(
-    f"{first['prompts']} prompts, batch {first['batch_size']}, {first['device']}. Judge NLL: nats "
-    f"a token under {judge}.\nH: mean entropy (nats) of the model's own next-token distribution; an "
-    "entropy bound γ\nreveals about 1 + γ/H tokens a forward at most. Repeats: share of 4-grams.",
+    f"{first['prompts']} prompts, batch {first['batch_size']}, {first['device']}. Judge NLL: nats a "
+    f"token under {judge}.\nH: mean entropy (nats) of the model's own next tokens; a bound of γ "
+    "reveals\nabout 1 + γ/H tokens a forward at most. Repeats: share of 4-grams seen before.",
     style="bright_black",
     highlight=False,
   )
@@ -349,7 +355,7 @@ def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
-  parser = Parser(prog="sweep", description=__doc__.split("\n", 1)[0], epilog=__doc__)
+  parser = Parser(prog="sweep", description=__doc__)
   parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
   parser.add_argument("--workdir", required=True, help="folder for points.jsonl and sweep.png")
   args = parser.parse_args(rest)

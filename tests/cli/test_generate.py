@@ -32,7 +32,7 @@ def test_tells_the_documented_story(capsys):
   )  # fmt: skip
   out = capsys.readouterr().out
   assert code == 0 and out.startswith(STORY)
-  assert "60 tokens, 60 forwards + 1 for the prompt, 1.00 tokens a forward" in out
+  assert "60 tokens in 60 forwards (and 1 for the prompt), 1.00 tokens a forward" in out
 
 
 def test_json_of_ragged_token_prompts(tiny, capsys):

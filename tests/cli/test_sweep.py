@@ -113,8 +113,10 @@ def test_other_settings_or_weights_are_other_points(config, tmp_path):
     ({"data.separator": "|"}, 1),
     ({"decoder.name": "ar"}, 1),
   ]:
-    keys.add(json.dumps(sweep.make_point(base, overrides).settings(crc), sort_keys=True))
+    keys.add(sweep.key_of(sweep.make_point(base, overrides).settings(crc)))
   assert len(keys) == 8
+  # A name is only a name.
+  assert sweep.key_of(sweep.make_point(base, {"sweep.label": "b"}).settings(1)) in keys
   # gamma does not matter to AR, so it does not make another point of it.
   same = [
     sweep.make_point(base | {"decoder": {"name": "ar", "gamma": g}}, {}).settings(1)
