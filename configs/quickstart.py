@@ -28,7 +28,7 @@ def get_config(variant: str = "full") -> ConfigDict:
     dict(
       init=dict(checkpoint="stories260K", mask_token=True),
       data=dict(tokenizer="tok512", seq_len=128, packing="concat", **_stories()),
-      loss=dict(name="sbd", block_size_min=2, block_size_max=16),
+      loss=dict(name="sbd", block_size_min=4, block_size_max=8),
       optim=dict(
         learning_rate=3e-3,
         schedule="cosine",

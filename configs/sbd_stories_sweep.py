@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
       sweep=dict(
         checkpoint="stories260K-sbd", judge="stories260K", num_prompts=60, batch_size=1, repeats=3
       ),
-      decoder=dict(name="sbd", block_size=16, rule="eb_entropy", max_tokens=200),
+      decoder=dict(name="sbd", block_size=8, rule="eb_entropy", max_tokens=200),
       data=dict(source="stories"),
     )
   )

@@ -6,7 +6,7 @@ set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/sbd_stories260k
 RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
-BUDGET="--config.train.steps=${STEPS:-400} --config.optim.warmup_steps=40 --config.train.eval_every=50"
+BUDGET="--config.train.steps=300 --config.optim.warmup_steps=30 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
 
 # The recipe: the base model's own stories, then SBD with suffix noise and small blocks.
 $PY $OUT/collect.py --out=runs/self.npz --temperature=0.3 --passes=4 --seed=1 --batch_size=256 \

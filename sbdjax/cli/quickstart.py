@@ -107,7 +107,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   start = time.perf_counter()
   trained = Model(str(workdir / "model"), "fine-tuned here")
   models = [trained] + ([Model(_SHIPPED, "shipped weights")] if _is_embedded(_SHIPPED) else [])
-  block = dict(name="sbd", max_tokens=size.max_tokens, gamma=0.4)
+  block = dict(name="sbd", block_size=8, max_tokens=size.max_tokens, gamma=0.4)
 
   def part(number: int, text: str):
     console.print()
@@ -123,7 +123,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   if int(state.step) < config.train.steps:
     return  # stopped by a signal; the trainer has said so
 
-  part(3, "the fine-tuned model fills blocks of 16 tokens, several a forward")
+  part(3, "the fine-tuned model fills blocks of 8 tokens, several a forward")
   for model in models:
     tell(model, DecoderConfig(**block), console, size.seconds_a_frame)
 

@@ -27,6 +27,7 @@ from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretr
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses import ntp, sbd
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.train.host_memory import keep_freed_memory
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig, initialize_distributed
 from sbdjax.train.state import TrainState
@@ -186,6 +187,8 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
   settings = parse_settings(config)
   if settings.parallel.distributed:
     initialize_distributed()
+  if jax.default_backend() == "cpu":
+    keep_freed_memory()
   tokenizer = load_tokenizer(settings.data.tokenizer)
   lm, params, eos_ids = _open_model(settings, tokenizer)
   shard = dict(process_index=jax.process_index(), process_count=jax.process_count())

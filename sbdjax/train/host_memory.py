@@ -1,9 +1,8 @@
 """Keeps the C allocator from handing memory back to the system between steps.
 
 XLA on CPU allocates one large buffer for every execution. By default glibc maps and unmaps such
-buffers, so each step begins with hundreds of megabytes of page faults: about a quarter of a
-training step of the 260K-parameter model (experiments/benchmarks). With these settings freed
-memory stays in the process and is used again.
+buffers, so each step begins with page faults over all of it. With these settings freed memory
+stays in the process and is used again.
 """
 
 from __future__ import annotations
