@@ -7,10 +7,22 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from sbdjax.errors import UsageError
 from sbdjax.lm import suppress
 
-# One chunk holds CHUNK x V float32 logits, forward and backward: 1024 x 128k x 4 B = 0.5 GB.
+# One chunk of float32 logits is 1024 x 128k x 4 B = 0.5 GB; with the backward pass XLA holds about
+# three of them at a time (1.75 GB, compiled for CPU), whatever the number of tokens.
 CHUNK = 1024
+
+
+def check_chunk(chunk: int):
+  """A loss setting's `chunk` must be usable.
+
+  Raises:
+    UsageError: chunk < 1.
+  """
+  if chunk < 1:
+    raise UsageError(f"loss.chunk={chunk}: at least one token's logits must exist at a time")
 
 
 def token_nll(

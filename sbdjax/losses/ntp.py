@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from sbdjax import masks
 from sbdjax.lm import LM
-from sbdjax.losses.cross_entropy import CHUNK, token_nll
+from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,9 @@ class NTPLossConfig:
 
   document_mask: bool = True
   chunk: int = CHUNK
+
+  def __post_init__(self):
+    check_chunk(self.chunk)
 
 
 def shifted(batch: dict) -> tuple[jax.Array, jax.Array]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.cross_entropy import CHUNK, token_nll
+from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.ntp import documents, shifted
 
 # Weight of a masked token's term, from (eta_B, number of masked targets_B, number of targets_B).
@@ -74,6 +74,7 @@ class SBDLossConfig:
       raise UsageError(f"loss.suffix_fraction={self.suffix_fraction} must lie in [0, 1]")
     if self.ntp_weight < 0 or self.masked_weight < 0:
       raise UsageError("loss.ntp_weight and loss.masked_weight must not be negative")
+    check_chunk(self.chunk)
 
 
 def _corrupt(config: SBDLossConfig, keys_B, tokens_BxL, mask_id, block_size):

@@ -76,7 +76,8 @@ class TransformerConfig:
   remat: str = "none"
 
   def __post_init__(self):
-    for name in ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff"):
+    sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")
+    for name in (*sizes, "max_seq_len"):
       if getattr(self, name) < 1:
         raise UsageError(f"model.{name} must be at least 1, got {getattr(self, name)}")
     if self.num_heads % self.num_kv_heads:
@@ -91,8 +92,13 @@ class TransformerConfig:
           "set model.head_dim"
         )
       object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
-    if self.head_dim % 2:
-      raise UsageError(f"model.head_dim={self.head_dim} must be even for rotary positions")
+    if self.head_dim % 2 or self.head_dim < 2:
+      raise UsageError(
+        f"model.head_dim={self.head_dim} must be even and positive for rotary positions"
+      )
+    for name in ("rope_theta", "norm_eps"):
+      if not getattr(self, name) > 0:
+        raise UsageError(f"model.{name}={getattr(self, name)} must be positive")
     if isinstance(self.rope_scaling, dict):
       object.__setattr__(self, "rope_scaling", rope.RopeScaling(**self.rope_scaling))
     if self.mask_id is not None and not 0 <= self.mask_id < self.vocab_size:
