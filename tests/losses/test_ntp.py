@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from sbdjax.errors import UsageError
 from sbdjax.losses import ntp
 from tests.losses import table_model
 from tests.losses.table_model import naive_ntp, total
@@ -49,3 +50,9 @@ def test_targets_stay_inside_their_document_and_keep_their_weight():
   targets, weights = ntp.shifted(batch)
   np.testing.assert_array_equal(targets, [[1, 4, 1, 5, 0, 0]])
   np.testing.assert_array_equal(weights, [[1, 0.5, 0, 1, 0, 0]])
+
+
+def test_a_senseless_chunk_is_refused_in_one_line():
+  with pytest.raises(UsageError, match="loss.chunk=0") as error:
+    ntp.NTPLossConfig(chunk=0)
+  assert "\n" not in str(error.value)
