@@ -25,5 +25,6 @@ $PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=ru
   --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
 
 # Quality against speed (paper: Figure 5, Table 1).
-$PY -m sbdjax sweep --config=configs/sbd_stories_sweep.py --workdir=runs/sweep
+$PY -m sbdjax sweep --config=configs/sbd_stories_sweep.py --workdir=runs/sweep \
+  --config.sweep.repeats=1
 cp runs/sweep/points.jsonl runs/sweep/sweep.png $OUT/
