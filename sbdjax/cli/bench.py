@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -111,9 +112,9 @@ def decoding(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
     for config in configs:
       row, texts_of[config.name] = _time_ours(model, config, prompts[:size], args.repeats)
       rows.append(row)
-    if with_torch:
+    for threads in sorted({1, os.cpu_count() or 1}) if with_torch else ():
       row, tokens = torch_llama.time_generate(
-        shape, model.params, prompts[:size], args.max_tokens, args.repeats
+        shape, model.params, prompts[:size], args.max_tokens, args.repeats, threads
       )
       rows.append(row)
       agreements[str(size)] = agreement(texts_of["ar"], tokens)

@@ -18,9 +18,8 @@ import sbdjax
 from sbdjax.cli import generate, record, sweep, train
 from sbdjax.cli.common import Parser, load_config
 from sbdjax.cli.decoders import DecoderConfig
-from sbdjax.data import assets
-from sbdjax.errors import DataError, UsageError
-from sbdjax.interop.pretrained import EMBEDDED, load_pretrained
+from sbdjax.errors import UsageError
+from sbdjax.interop.pretrained import load_pretrained
 
 _CONFIGS = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs"
 _BASE, _SHIPPED = "stories260K", "stories260K-sbd"
@@ -66,14 +65,6 @@ def _config(name: str) -> str:
   return str(path)
 
 
-def _is_embedded(name: str) -> bool:
-  try:
-    assets.path(EMBEDDED[name])
-  except DataError:
-    return False
-  return True
-
-
 def tell(model: Model, config: DecoderConfig, console: Console, seconds_a_frame: float):
   """Shows one story being told."""
   opened = load_pretrained(model.checkpoint)
@@ -106,7 +97,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   """All five parts; fewer where training is stopped by a signal."""
   start = time.perf_counter()
   trained = Model(str(workdir / "model"), "fine-tuned here")
-  models = [trained] + ([Model(_SHIPPED, "shipped weights")] if _is_embedded(_SHIPPED) else [])
+  models = [trained, Model(_SHIPPED, "shipped weights")]
   block = dict(name="sbd", block_size=8, max_tokens=size.max_tokens, gamma=0.4)
 
   def part(number: int, text: str):

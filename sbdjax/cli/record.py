@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import zlib
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -106,8 +105,3 @@ class JsonLines:
       os.fsync(file.fileno())
     self._whole += len(line)
     self.records.append(record)
-
-
-def find(records: Iterable[dict[str, Any]], key: str) -> dict[str, Any] | None:
-  """The first record with this key, or None."""
-  return next((r for r in records if r.get("key") == key), None)

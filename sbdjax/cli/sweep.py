@@ -282,12 +282,12 @@ def run_sweep(points: Sequence[Point], workdir: pathlib.Path, console: Console) 
   for number, point in enumerate(points, 1):
     settings = point.settings(record.fingerprint(bench.model(point.sweep.checkpoint).params))
     key = key_of(settings)
-    found = record.find(lines.records, key)
+    found = next((r for r in lines.records if key_of(r["settings"]) == key), None)
     if found is None:
       with console.status(f"point {number}/{len(points)}: {describe(point)}"):
         measured = bench.measure(point)
       when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-      found = {"key": key, "settings": settings, **measured, "time": when, **about}
+      found = {"settings": settings, **measured, "time": when, **about}
       lines.append(found)
     else:
       console.print(f"already measured: {describe(point)}", style="bright_black", highlight=False)

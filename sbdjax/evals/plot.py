@@ -86,11 +86,13 @@ def _panel(axes, groups, styles, x_of):
       axes.plot(xs, ys, marker, color=colour, markersize=15, label=label, zorder=3)
       continue
     axes.plot(xs, ys, "-", color=colour, marker=marker, label=label, linewidth=2, markersize=7)
-    for x, y, row in zip(xs, ys, points, strict=True):
+    for i, (x, y, row) in enumerate(zip(xs, ys, points, strict=True)):
+      below = i % 2 == 0  # neighbours' labels go to different sides
       axes.annotate(
         annotation(row["settings"]["decoder"]),
         (x, y),
-        xytext=(6, -12),
+        xytext=(6, -12) if below else (-6, 7),
+        ha="left" if below else "right",
         textcoords="offset points",
         fontsize=9,
         color=colour,
