@@ -1,5 +1,7 @@
 """Tiny networks shared by the tests."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +18,17 @@ def config(**changes) -> TransformerConfig:
   return TransformerConfig(**{**SHAPE, **changes})
 
 
+# One LM a configuration, so that what tests compile for it is compiled once.
+_lm = functools.cache(make_lm)
+
+
 def lm_of(**changes):
-  return make_lm(config(**changes))
+  return _lm(config(**changes))
+
+
+@functools.cache
+def _shapes(lm):
+  return jax.eval_shape(lm.init, jax.random.key(0))
 
 
 def random_params(lm, seed=0, embedding_scale=1.0):
@@ -35,8 +46,7 @@ def random_params(lm, seed=0, embedding_scale=1.0):
       value = 0.4 * value
     return jnp.asarray(value, x.dtype)
 
-  shapes = jax.eval_shape(lm.init, jax.random.key(0))
-  return jax.tree_util.tree_map_with_path(leaf, shapes)
+  return jax.tree_util.tree_map_with_path(leaf, _shapes(lm))
 
 
 def tokens(batch, length, vocab_size=SHAPE["vocab_size"], seed=0):
