@@ -1,10 +1,11 @@
 """Attention masks as rules: small frozen dataclasses that say which keys a query sees.
 
-Every mask this library needs shows a query at most two intervals of keys,
+Every mask this library needs shows a query a few intervals of keys,
 
-    visible(q, s)  <=>  start0[q] <= s < end0[q]  or  start1[q] <= s < end1[q],
+    visible(q, s)  <=>  start0[q] <= s < end0[q]  or  start1[q] <= s < end1[q]  or ...,
 
-so a rule is described completely by O(T) integers. A rule gives two things:
+so a rule is described completely by O(T) integers: two intervals for every training mask and for
+plain decoding, more for trees of drafts only. A rule gives two things:
 
 * `intervals(num_queries, num_keys)`: those integers, computed in the graph. Block sizes and
   lengths may be traced, so one compilation serves every block size.
@@ -20,20 +21,18 @@ the `capacity` cache slots come first and the T tokens of this forward after the
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import NamedTuple, Protocol
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-
-class Intervals(NamedTuple):
-  """Half-open key intervals of every query row; int32 [B or 1, T] each. Empty: end <= start."""
-
-  start0: jax.Array
-  end0: jax.Array
-  start1: jax.Array
-  end1: jax.Array
+# Half-open, disjoint key intervals of every query row: (start0, end0, start1, end1, ...), int32
+# [B or 1, T] each. Empty: end <= start.
+Intervals = tuple[jax.Array, ...]
 
 
 class Tile(NamedTuple):
@@ -80,8 +79,9 @@ def dense(mask: Mask, num_queries: int, num_keys: int) -> jax.Array:
 
 def visible(intervals: Intervals, keys_S: jax.Array) -> jax.Array:
   """`intervals` spelled out on the given key indices: bool [B or 1, T, S]."""
-  s0, e0, s1, e1 = (x[..., None] for x in intervals)
-  return ((keys_S >= s0) & (keys_S < e0)) | ((keys_S >= s1) & (keys_S < e1))
+  bounds = [x[..., None] for x in intervals]
+  inside = [(keys_S >= a) & (keys_S < b) for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
+  return functools.reduce(jnp.logical_or, inside)
 
 
 def _chunks(start: int, stop: int, size: int) -> list[tuple[int, int]]:
@@ -91,7 +91,7 @@ def _chunks(start: int, stop: int, size: int) -> list[tuple[int, int]]:
 def _rows(*values) -> Intervals:
   """Broadcasts scalars, [T] and [B, T] arrays to one [B or 1, T] shape."""
   values = [jnp.atleast_2d(jnp.asarray(v, jnp.int32)) for v in values]
-  return Intervals(*jnp.broadcast_arrays(*values))
+  return tuple(jnp.broadcast_arrays(*values))
 
 
 def _iota(n: int) -> jax.Array:
@@ -188,7 +188,7 @@ class SBDTrain:
       length + jnp.maximum(block_L, first),
       length + jnp.minimum(block_L + k, last),
     )
-    return Intervals(*(jnp.concatenate([c, m], axis=1) for c, m in zip(clean, masked, strict=True)))
+    return tuple(jnp.concatenate([c, m], axis=1) for c, m in zip(clean, masked, strict=True))
 
   def tiles(self, num_queries, num_keys, size):
     del num_keys
@@ -265,3 +265,51 @@ class Cached:
       stop = num_queries if b > self.num_causal else b
       tiles.append(Tile(a, b, ((0, capacity), (capacity, capacity + stop))))
     return tiles
+
+
+@flax.struct.dataclass
+class DraftTree:
+  """Verifying a chain of drafts while drafting behind it: [cache | chain | groups of new tokens].
+
+  Chain token j sees the committed slots and chain tokens 0..j. A group is one token or one open
+  block; it sees the committed slots, chain tokens 0..after, at most one group of a single token
+  (`via`), and itself in both directions. Groups do not see each other otherwise.
+
+  Attributes:
+    length_B: committed slots of each row.
+    after_BxG: last chain token each group sees, int32 in [0, chain); may be traced.
+    via_BxG: index among the groups of the single token a group continues, -1 for none.
+    chain: number of chain tokens (static).
+    sizes: tokens of each group (static).
+  """
+
+  length_B: jax.Array
+  after_BxG: jax.Array
+  via_BxG: jax.Array
+  chain: int = flax.struct.field(pytree_node=False)
+  sizes: tuple[int, ...] = flax.struct.field(pytree_node=False)
+
+  def intervals(self, num_queries, num_keys):
+    new = num_keys - num_queries  # index of the first new token
+    j_C = _iota(self.chain)
+    in_chain = _rows(0, self.length_B[:, None], new, new + 1 + j_C, *(4 * [jnp.zeros_like(j_C)]))
+    if not self.sizes:
+      return in_chain
+    ends = list(itertools.accumulate(self.sizes, initial=new + self.chain))
+    start_G, end_G = jnp.array(ends[:-1], jnp.int32), jnp.array(ends[1:], jnp.int32)
+    via_start_BxG = start_G[jnp.maximum(self.via_BxG, 0)]
+    group_T = np.repeat(np.arange(len(self.sizes)), self.sizes)
+    in_groups = _rows(
+      0,
+      self.length_B[:, None],
+      new,
+      new + 1 + self.after_BxG[:, group_T],
+      via_start_BxG[:, group_T],
+      (via_start_BxG + (self.via_BxG >= 0))[:, group_T],
+      start_G[group_T],
+      end_G[group_T],
+    )
+    return tuple(jnp.concatenate([c, g], axis=1) for c, g in zip(in_chain, in_groups, strict=True))
+
+  def tiles(self, num_queries, num_keys, size):
+    return Full().tiles(num_queries, num_keys, size)

@@ -69,6 +69,21 @@ def cases():
     cached = masks.Cached(*(jnp.array(x) for x in zip(*keep, strict=True)), num_causal=num_causal)
     expected = [visibility.cached(9, new, n, f, num_causal) for n, f in keep]
     yield f"cached-{new}-{num_causal}", cached, new, 9 + new, expected
+  # (committed slots, after, via) of each row, over chains and groups of several sizes
+  for chain, sizes, trees in (
+    (3, (), [(4, [], []), (0, [], [])]),
+    (1, (4,), [(0, [0], [-1]), (6, [0], [-1])]),
+    (
+      3,
+      (1, 1, 4, 4, 2),
+      [(5, [0, 1, 2, 0, 1], [-1, -1, -1, 0, 1]), (6, [1, 2, 0, 0, 2], 5 * [-1])],
+    ),
+  ):
+    committed, after, via = (jnp.array(x, jnp.int32) for x in zip(*trees, strict=True))
+    tree = masks.DraftTree(committed, after, via, chain, sizes)
+    new = chain + sum(sizes)
+    expected = [visibility.draft_tree(6, n, chain, sizes, a, v) for n, a, v in trees]
+    yield f"tree-{chain}-{len(sizes)}", tree, new, 6 + new, expected
 
 
 CASES = list(cases())

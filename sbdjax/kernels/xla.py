@@ -40,7 +40,7 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
   tiles, visible = [], []
   for tile in mask.tiles(num_queries, num_keys, tile_size(num_queries)):
     keys = tuple((a, b) for a, b in tile.keys if b > a)
-    rows = masks.Intervals(*(x[:, tile.start : tile.stop] for x in intervals))
+    rows = tuple(x[:, tile.start : tile.stop] for x in intervals)
     index_S = jnp.concatenate([jnp.arange(a, b, dtype=jnp.int32) for a, b in keys])
     tiles.append(masks.Tile(tile.start, tile.stop, keys))
     visible.append(masks.visible(rows, index_S))

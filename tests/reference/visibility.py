@@ -67,3 +67,22 @@ def cached(slots, new, committed, first, num_causal):
     return j >= first and (j <= q if q < num_causal else True)
 
   return matrix(new, slots + new, sees)
+
+
+def draft_tree(slots, committed, chain, sizes, after, via):
+  """[cache slots | chain | groups]: a group sees the chain up to `after`, its `via`, itself."""
+  group_of = [g for g, size in enumerate(sizes) for _ in range(size)]
+  new = chain + len(group_of)
+
+  def sees(q, s):
+    if s < slots:
+      return s < committed
+    j = s - slots
+    if q < chain:
+      return j <= q
+    mine = group_of[q - chain]
+    if j < chain:
+      return j <= after[mine]
+    return group_of[j - chain] in (mine, via[mine])
+
+  return matrix(new, slots + new, sees)
