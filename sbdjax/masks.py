@@ -313,3 +313,41 @@ class DraftTree:
 
   def tiles(self, num_queries, num_keys, size):
     return Full().tiles(num_queries, num_keys, size)
+
+
+@flax.struct.dataclass
+class BlockDiffusionTrain:
+  """Training mask of block diffusion over [clean x; noisy x_t], 2L tokens (BD3-LM, section 3.2).
+
+  Clean query i sees the clean keys of its own block and of all earlier ones. Noisy query i, in
+  block b = floor(i / k), sees the clean keys of blocks before b and all noisy keys of block b. So
+  each noisy block sees what a block-causal decoder sees: finished blocks, and itself.
+
+  Attributes:
+    block_size: k, int32 scalar, may be traced.
+    documents: bounds [B, L] of packed documents (of one half); None: one document a row.
+    max_block_size: static bound on k, for the static tile bounds.
+  """
+
+  block_size: jax.Array | int
+  documents: Documents | None = None
+  max_block_size: int = flax.struct.field(pytree_node=False, default=16)
+
+  def _halves(self):
+    """The rule whose first half ours is, over L tokens, and the one whose second half, over 2L."""
+    fields = (self.block_size, self.documents, self.max_block_size)
+    return BlockCausal(*fields), SBDTrain(*fields)
+
+  def intervals(self, num_queries, num_keys):
+    clean, noisy = self._halves()
+    length = num_queries // 2
+    clean = clean.intervals(length, length)
+    noisy = (x[:, length:] for x in noisy.intervals(num_queries, num_keys))
+    return tuple(jnp.concatenate([c, n], axis=1) for c, n in zip(clean, noisy, strict=True))
+
+  def tiles(self, num_queries, num_keys, size):
+    clean, noisy = self._halves()
+    length = num_queries // 2
+    return clean.tiles(length, length, size) + [
+      tile for tile in noisy.tiles(num_queries, num_keys, size) if tile.start >= length
+    ]

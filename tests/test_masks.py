@@ -43,6 +43,9 @@ def cases():
       yield f"block-{n}-{k}", block, n, n, [visibility.block_causal(n, k)]
       train = masks.SBDTrain(k, max_block_size=16)
       yield f"sbd-{n}-{k}", train, 2 * n, 2 * n, [visibility.sbd_train(n, k)]
+      train = masks.BlockDiffusionTrain(k, max_block_size=16)
+      expected = [visibility.block_diffusion_train(n, k)]
+      yield f"block-diffusion-{n}-{k}", train, 2 * n, 2 * n, expected
   yield (
     "causal-docs",
     masks.Causal(packed()),
@@ -57,6 +60,9 @@ def cases():
     train = masks.SBDTrain(k, packed(), max_block_size=16)
     expected = [visibility.sbd_train(LENGTH, k, r) for r in RUNS]
     yield f"sbd-docs-{k}", train, 2 * LENGTH, 2 * LENGTH, expected
+    train = masks.BlockDiffusionTrain(k, packed(), max_block_size=16)
+    expected = [visibility.block_diffusion_train(LENGTH, k, r) for r in RUNS]
+    yield f"block-diffusion-docs-{k}", train, 2 * LENGTH, 2 * LENGTH, expected
   valid = jnp.array([0, 3, 9])
   yield "full-lengths", masks.Full(valid), 4, 9, [visibility.full(4, 9, v) for v in (0, 3, 9)]
   bounds = [(0, 4), (3, 7), (8, 11), (11, 11)]
@@ -120,10 +126,10 @@ def test_tiles_cover_queries_in_order_and_contain_what_they_see(case, size):
       assert not visible_TxS[tile.start : tile.stop, hidden].any()
 
 
-@pytest.mark.parametrize("rule", [masks.SBDTrain, masks.BlockCausal])
+@pytest.mark.parametrize("rule", [masks.SBDTrain, masks.BlockCausal, masks.BlockDiffusionTrain])
 @pytest.mark.parametrize("largest", [1, 2, 5, 16])
 def test_tiles_hold_for_every_block_size_up_to_the_static_bound(rule, largest):
-  n = 2 * LENGTH if rule is masks.SBDTrain else LENGTH
+  n = LENGTH if rule is masks.BlockCausal else 2 * LENGTH
   for k, documents in itertools.product(range(1, largest + 1), (None, packed())):
     bound = rule(k, documents, max_block_size=largest)
     visible = dense(bound, n, n)
@@ -135,9 +141,10 @@ def test_tiles_hold_for_every_block_size_up_to_the_static_bound(rule, largest):
 def test_training_tiles_are_far_smaller_than_the_square():
   """The reason for the tiles: little more than the visible third of the dense product is left."""
   n = 2 * 512
-  tiles = masks.SBDTrain(16, max_block_size=16).tiles(n, n, 64)
-  products = sum((t.stop - t.start) * sum(b - a for a, b in t.keys) for t in tiles)
-  assert products < 0.35 * n * n
+  for rule in (masks.SBDTrain, masks.BlockDiffusionTrain):
+    tiles = rule(16, max_block_size=16).tiles(n, n, 64)
+    products = sum((t.stop - t.start) * sum(b - a for a, b in t.keys) for t in tiles)
+    assert products < 0.35 * n * n
 
 
 def test_figure_8_example():
@@ -172,11 +179,15 @@ def test_figure_8_example():
   [
     (lambda k, docs: masks.SBDTrain(k, docs, max_block_size=16), visibility.sbd_train),
     (lambda k, docs: masks.BlockCausal(k, docs, max_block_size=16), visibility.block_causal),
+    (
+      lambda k, docs: masks.BlockDiffusionTrain(k, docs, max_block_size=16),
+      visibility.block_diffusion_train,
+    ),
   ],
-  ids=["sbd", "block_causal"],
+  ids=["sbd", "block_causal", "block_diffusion"],
 )
 def test_one_compilation_serves_every_block_size(make, reference):
-  n = 2 * LENGTH if reference is visibility.sbd_train else LENGTH
+  n = LENGTH if reference is visibility.block_causal else 2 * LENGTH
 
   @jax.jit
   @chex.assert_max_traces(1)

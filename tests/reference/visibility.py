@@ -52,6 +52,21 @@ def sbd_train(length, k, runs=None):
   return matrix(2 * length, 2 * length, sees)
 
 
+def block_diffusion_train(length, k, runs=None):
+  """BD3-LM's three parts over [clean; noisy]: block-causal, offset block-causal, block diagonal."""
+
+  def sees(q, s):
+    q_noisy, s_noisy = q >= length, s >= length
+    query_block, key_block = q % length // k, s % length // k
+    block_causal = not q_noisy and not s_noisy and key_block <= query_block
+    offset_block_causal = q_noisy and not s_noisy and key_block < query_block
+    block_diagonal = q_noisy and s_noisy and key_block == query_block
+    allowed = block_causal or offset_block_causal or block_diagonal
+    return allowed and _same(runs, q % length, s % length)
+
+  return matrix(2 * length, 2 * length, sees)
+
+
 def open_block(length, boundary, end):
   """Figures 3 and 10: causal before `boundary`; from there on all of the sequence, 0..end-1."""
   return matrix(length, length, lambda q, s: s < end if q >= boundary else s <= q)
