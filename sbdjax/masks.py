@@ -317,7 +317,7 @@ class DraftTree:
 
 @flax.struct.dataclass
 class BlockDiffusionTrain:
-  """Training mask of block diffusion over [clean x; noisy x_t], 2L tokens (BD3-LM, section 3.2).
+  """Training mask of block diffusion (BD3-LM) over [clean x; noisy x_t], 2L tokens.
 
   Clean query i sees the clean keys of its own block and of all earlier ones. Noisy query i, in
   block b = floor(i / k), sees the clean keys of blocks before b and all noisy keys of block b. So
