@@ -29,12 +29,12 @@ class Pass(NamedTuple):
 
   @property
   def tokens(self) -> int:
-    """Generated tokens, EOS included."""
-    return sum(len(r.tokens) for r in self.results)
+    """Valid tokens: EOS included, nothing behind it."""
+    return sum(r.valid for r in self.results)
 
   @property
   def tokens_per_second(self) -> float:
-    """Generated tokens / decode_seconds."""
+    """Valid tokens / decode_seconds."""
     return self.tokens / self.decode_seconds
 
 

@@ -3,9 +3,10 @@
 `--decoder.FIELD=VALUE` sets a field of DecoderConfig: name, max_tokens, temperature, top_k, top_p;
 for sbd also block_size, rule and what the rule reads (gamma, f, tau, tokens_per_step, score).
 
-With --json one object a prompt and line on standard output: prompt_tokens, tokens, text (what was
-generated), nfe, prefill_nfe, tpf, reveal_step, finish, seconds (of its batch, compilation apart),
-and the settings. Without it a terminal shows the text as it is made; anything else gets the text.
+With --json one object a prompt and line on standard output: prompt_tokens, tokens (the whole canvas
+for methods that fill one), valid_tokens (how many of them count: up to the first EOS), text (theirs),
+nfe, prefill_nfe, query_tokens (the widths of the nfe forwards summed, drafts included), tpf (valid
+tokens a forward), reveal_step, finish, seconds (of its batch, compilation apart), and the settings. Without it a terminal shows the text as it is made; anything else gets the text.
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ def check_prompts(prompts: Sequence[Sequence[int]], model: Pretrained, config: D
 
 def as_record(result: Result, model: Pretrained, settings: dict[str, Any]) -> dict[str, Any]:
   """The JSON object of one prompt."""
-  text = live.text_after(model.tokenizer, result.prompt_tokens, result.tokens)
+  text = live.text_after(model.tokenizer, result.prompt_tokens, result.text_tokens)
   return {
     "prompt_tokens": result.prompt_tokens,
     "tokens": result.tokens,
+    "valid_tokens": result.valid,
     "text": text,
     "nfe": result.nfe,
     "prefill_nfe": result.prefill_nfe,
+    "query_tokens": result.query_tokens,
     "tpf": result.tpf,
     "reveal_step": result.reveal_step,
     "finish": result.finish,
@@ -130,7 +133,7 @@ def tell(
   for result in make_decoder(model, config).generate(
     model.params, prompts, key, decoders.numbers_of(config), batch_size=1
   ):
-    print(model.tokenizer.decode(result.prompt_tokens + result.tokens))
+    print(model.tokenizer.decode(result.prompt_tokens + result.text_tokens))
     print(f"-- {live.summary(result)}\n", flush=True)
     results.append(result)
   return results

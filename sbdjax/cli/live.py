@@ -175,13 +175,13 @@ def draw_canvas(frame: Frame, cells: CellTexts, width: int) -> Table:
 def counters(result: Result) -> str:
   """`57 tokens · NFE 31 · TPF 1.84`."""
   tpf = f"{result.tpf:.2f}" if result.nfe else "-"
-  return f"{len(result.tokens):>3} tokens · NFE {result.nfe:>3} · TPF {tpf:>4}"
+  return f"{result.valid:>3} tokens · NFE {result.nfe:>3} · TPF {tpf:>4}"
 
 
 def summary(result: Result) -> str:
   """One line that says what a finished row cost. No speed: the bench verb measures that."""
   return (
-    f"{len(result.tokens)} tokens in {result.nfe} forwards (and {result.prefill_nfe} for the "
+    f"{result.valid} tokens in {result.nfe} forwards (and {result.prefill_nfe} for the "
     f"prompt), {result.tpf:.2f} tokens a forward; ended by {result.finish}"
   )
 

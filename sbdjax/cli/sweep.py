@@ -237,13 +237,13 @@ class Bench:
 def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, Any]:
   """Quality and speed of one point.
 
-  `nfe` and `prefill_nfe` are sums over rows, `tpf` is tokens / nfe (the NFE speed-up over
+  `nfe`, `prefill_nfe` and `query_tokens` are sums over rows, `tpf` is tokens / nfe (the NFE speed-up over
   autoregressive decoding), `tokens_per_second` excludes compiling and the prompts' forwards,
   `judge_nll` is in nats a token under the judge, `own_nll` and `entropy` (H) under the decoding
   model's own next-token distribution along the text.
   """
   results = passes[0].results
-  prompts, texts = [r.prompt_tokens for r in results], [r.tokens for r in results]
+  prompts, texts = [r.prompt_tokens for r in results], [r.text_tokens for r in results]
   judged, owned = judge.score(prompts, texts), own.score(prompts, texts)
   speed = summarise([p.tokens_per_second for p in passes])
   nfe = sum(r.nfe for r in results)
@@ -252,6 +252,7 @@ def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, 
     "tokens": passes[0].tokens,
     "nfe": nfe,
     "prefill_nfe": sum(r.prefill_nfe for r in results),
+    "query_tokens": sum(r.query_tokens for r in results),
     "tpf": passes[0].tokens / nfe,
     "tokens_per_second": speed.median,
     "tokens_per_second_low": speed.low,

@@ -82,6 +82,7 @@ def make_sampler(lm: LM, limits: Limits, choose: Choose) -> Sampler:
       reveal_step_BxC=out.reveal_step_BxC.at[rows, out.length_B].set(out.nfe_B, mode="drop"),
       length_B=length_B,
       nfe_B=out.nfe_B + 1,
+      query_tokens_B=out.query_tokens_B + 1,
       done_B=eos_B | full_B,
       eos_B=eos_B,
     )

@@ -84,8 +84,12 @@ class Generation:
     reveal_step_BxC: int32, the 0-based forward of its row that revealed a token; -1 elsewhere.
     nfe_B: int32, network forwards of the row until it was finished, without its prefill.
     prefill_nfe_B: int32, forwards spent on the prompt.
+    query_tokens_B: int32, the widths of the `nfe_B` forwards summed, every branch of a batch or
+      tree of drafts included: what a forward costs once decoding is no longer memory-bound.
     done_B: bool, the row is finished.
     eos_B: bool, the row ended by an EOS token (else by its length limit).
+    text_end_B: int32, one past the first EOS, for samplers that fill a whole canvas and therefore
+      have tokens behind it; None: the text ends at `length_B`.
   """
 
   tokens_BxC: jax.Array
@@ -94,8 +98,10 @@ class Generation:
   reveal_step_BxC: jax.Array
   nfe_B: jax.Array
   prefill_nfe_B: jax.Array
+  query_tokens_B: jax.Array
   done_B: jax.Array
   eos_B: jax.Array
+  text_end_B: jax.Array | None = None
 
 
 def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: int) -> Generation:
@@ -112,6 +118,7 @@ def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: i
     reveal_step_BxC=jnp.full((batch, capacity), -1, jnp.int32),
     nfe_B=zero_B,
     prefill_nfe_B=zero_B,
+    query_tokens_B=zero_B,
     done_B=zero_B.astype(bool),
     eos_B=zero_B.astype(bool),
   )

@@ -24,10 +24,13 @@ class Result:
 
   Attributes:
     prompt_tokens: ids given.
-    tokens: ids generated, EOS included.
+    tokens: ids generated; the whole canvas after the prompt for samplers that fill one.
+    valid: how many of them are text: up to the first EOS, which counts.
     nfe: network forwards of this row, its prefill apart.
     prefill_nfe: forwards spent on the prompt.
-    reveal_step: for each generated token, the 0-based forward that revealed it.
+    query_tokens: the widths of the `nfe` forwards summed, drafts included.
+    reveal_step: for each generated token, the 0-based forward that revealed it
+      (samplers that draft count commits instead; -1: filled in behind the end).
     finish: "eos" or "length".
     seconds: wall-clock of the batch this row was decoded in, without compilation.
     batch_size: rows decoded together.
@@ -35,8 +38,10 @@ class Result:
 
   prompt_tokens: list[int]
   tokens: list[int]
+  valid: int
   nfe: int
   prefill_nfe: int
+  query_tokens: int
   reveal_step: list[int]
   finish: str
   seconds: float
@@ -44,8 +49,13 @@ class Result:
 
   @property
   def tpf(self) -> float:
-    """Generated tokens a forward: the NFE speed-up over autoregressive decoding."""
-    return len(self.tokens) / self.nfe
+    """Valid tokens a forward: the NFE speed-up over autoregressive decoding."""
+    return self.valid / self.nfe
+
+  @property
+  def text_tokens(self) -> list[int]:
+    """The valid tokens."""
+    return self.tokens[: self.valid]
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], width: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -91,12 +101,15 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
   results = []
   for i in range(rows):
     start, stop = int(out.prompt_len_B[i]), int(out.length_B[i])
+    end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[i]))
     results.append(
       Result(
         prompt_tokens=out.tokens_BxC[i, :start].tolist(),
         tokens=out.tokens_BxC[i, start:stop].tolist(),
+        valid=end - start,
         nfe=int(out.nfe_B[i]),
         prefill_nfe=int(out.prefill_nfe_B[i]),
+        query_tokens=int(out.query_tokens_B[i]),
         reveal_step=out.reveal_step_BxC[i, start:stop].tolist(),
         finish="eos" if out.eos_B[i] else "length",
         seconds=seconds,

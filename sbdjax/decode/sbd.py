@@ -140,6 +140,7 @@ def make_sampler(lm: LM, limits: Limits, choose: Choose, rule: Rule, block_size:
       ),
       length_B=jnp.where(eos_B, first_eos_B + 1, jnp.minimum(frontier_B, limit_B)),
       nfe_B=out.nfe_B + 1,
+      query_tokens_B=out.query_tokens_B + jnp.where(state.pending_B, 2 * k, k),
       done_B=eos_B | (frontier_B >= limit_B),
       eos_B=eos_B,
     )
