@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, SingleDeviceSharding
 
 from sbdjax.data import assets, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError
 from sbdjax.interop import llama2c, native
+from sbdjax.interop.hf import directory
+from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
 
 # Checkpoints inside the package, by the name users give.
@@ -23,46 +27,45 @@ EMBEDDED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class GenerationDefaults:
-  """What decoding needs to know of a checkpoint beyond its network.
-
-  Attributes:
-    eos_ids: tokens that end a text.
-    mask_id: the mask token, or None for a plain next-token model.
-  """
-
-  eos_ids: tuple[int, ...]
-  mask_id: int | None
-
-
 class Pretrained(NamedTuple):
-  """An opened checkpoint: the model, its parameters, its tokenizer and decoding defaults."""
+  """An opened checkpoint: the model, its parameters, its tokenizer and decoding defaults.
+
+  The tokenizer is None where a Hugging Face directory comes without tokenizer files.
+  """
 
   lm: LM
   params: Any
-  tokenizer: tokenizers.Tokenizer
+  tokenizer: tokenizers.Tokenizer | None
   generation: GenerationDefaults
 
 
-def load_pretrained(path: str | os.PathLike, *, dtype: str | None = None) -> Pretrained:
+def load_pretrained(
+  path: str | os.PathLike, *, dtype: str | None = None, mesh: Mesh | None = None
+) -> Pretrained:
   """Opens a checkpoint.
 
   Args:
-    path: the name of an embedded one (`EMBEDDED`), a llama2.c `.bin`, a `.safetensors` file of
-      this package, or a training workdir (its newest checkpoint; EMA weights where it kept them).
+    path: the name of an embedded one (`EMBEDDED`), a Hugging Face directory, a llama2.c `.bin`, a
+      `.safetensors` file of this package, or a training workdir (its newest checkpoint; EMA
+      weights where it kept them).
     dtype: parameter and compute dtype to use instead of the checkpoint's.
+    mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
+      default device. A Hugging Face directory is read tensor by tensor into that layout.
 
   Raises:
     CheckpointError: nothing there, or nothing this package can read.
   """
   name = str(path)
   file = assets.path(EMBEDDED[name]) if name in EMBEDDED else pathlib.Path(name).expanduser()
+  shardings = functools.partial(_shardings, mesh=mesh)
+  if file.is_dir() and _is_hugging_face(file):
+    return Pretrained(*directory.read(file, dtype, shardings))
   if file.is_dir():
     config, params, tokenizer_name, eos_ids = _read_workdir(file)
   elif not file.exists():
     raise CheckpointError(
-      f"no checkpoint at {path}: give a file, a workdir, or one of {', '.join(sorted(EMBEDDED))}"
+      f"no checkpoint at {path}: give a file, a workdir, a Hugging Face directory, or one of "
+      f"{', '.join(sorted(EMBEDDED))}"
     )
   elif file.suffix == ".safetensors":
     config, params, settings = native.read(file)
@@ -77,12 +80,33 @@ def load_pretrained(path: str | os.PathLike, *, dtype: str | None = None) -> Pre
     eos_ids = (1, 2)  # llama2.c ends a text at its bos token; 2 is eos in the vocabulary
   if dtype is not None:
     config = dataclasses.replace(config, param_dtype=dtype, compute_dtype=dtype)
-  params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)
   lm = make_lm(config)
   check_params(lm, params, str(path))
+  params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)
+  if mesh is not None:
+    params = jax.device_put(params, shardings(params))
   tokenizer = tokenizers.load_tokenizer(tokenizer_name, mask_id=config.mask_id)
   check_vocabulary(lm, tokenizer, str(path), tokenizer_name)
   return Pretrained(lm, params, tokenizer, GenerationDefaults(tuple(eos_ids), config.mask_id))
+
+
+def _shardings(abstract: Any, mesh: Mesh | None) -> Any:
+  """Where the leaves of `abstract` belong."""
+  if mesh is None:
+    device = SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(lambda _: device, abstract)
+  from sbdjax.train import parallel  # here: only a mesh needs the rules of training
+
+  return parallel.shardings(abstract, mesh)
+
+
+def _is_hugging_face(folder: pathlib.Path) -> bool:
+  """A config.json that names an architecture, as no training workdir has."""
+  try:
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+  except (OSError, ValueError):
+    return False
+  return isinstance(settings, dict) and bool({"architectures", "model_type"} & settings.keys())
 
 
 def check_params(lm: LM, params, where: str):

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoint directories: config.json, safetensors, tokenizer and generation files."""

@@ -1,0 +1,192 @@
+"""Safetensors files read and written a tensor at a time, without mapping them into memory.
+
+Layout of a file: eight bytes with the length of the header (little endian), the header (JSON: name
+-> dtype, shape and two offsets into what follows), then the bytes of all tensors. A mapped file
+counts as memory of the process while it is read; plain reads cost one tensor at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from sbdjax.errors import CheckpointError
+
+DTYPES = {
+  "F32": np.dtype(np.float32),
+  "F16": np.dtype(np.float16),
+  "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# A header is a few hundred bytes a tensor; a length beyond this is no safetensors file.
+_LARGEST_HEADER = 100_000_000
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+# Formats that are Python pickles: reading one runs whatever code its author put into it.
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class Stored(NamedTuple):
+  """Where one tensor lies.
+
+  Attributes:
+    file: path of its safetensors file.
+    dtype: as in the file's header ("BF16").
+    shape: its dimensions.
+    start: offset of its first byte in the file.
+  """
+
+  file: pathlib.Path
+  dtype: str
+  shape: tuple[int, ...]
+  start: int
+
+  def __str__(self):
+    return f"{self.dtype}{list(self.shape)}"
+
+
+def read_header(path: pathlib.Path) -> dict[str, Stored]:
+  """The tensors of one safetensors file, none of them read.
+
+  Raises:
+    CheckpointError: unreadable, no safetensors file, or truncated.
+  """
+  try:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+      (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
+      if length > min(size - 8, _LARGEST_HEADER):
+        raise CheckpointError(
+          f"{path} ({size} bytes) is truncated or no safetensors file: download it again"
+        )
+      header = json.loads(file.read(length))
+      header.pop("__metadata__", None)
+      tensors = {
+        name: Stored(path, x["dtype"], tuple(x["shape"]), 8 + length + x["data_offsets"][0])
+        for name, x in header.items()
+      }
+      end = 8 + length + max((x["data_offsets"][1] for x in header.values()), default=0)
+  except OSError as e:
+    raise CheckpointError(f"cannot read {path}: {e.strerror or e}") from e
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise CheckpointError(f"{path} has an unreadable safetensors header: {e}") from e
+  if size != end:
+    raise CheckpointError(
+      f"{path} holds {size} bytes where its header announces {end}: truncated, download it again"
+    )
+  return tensors
+
+
+def read_folder(folder: pathlib.Path) -> dict[str, Stored]:
+  """All tensors of a checkpoint directory, single or sharded, none of them read.
+
+  Raises:
+    CheckpointError: no safetensors there (pickles are refused), a missing or damaged shard, or an
+      index that names tensors its shards do not hold.
+  """
+  if (folder / INDEX).is_file():
+    try:
+      where = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
+      shards = sorted(set(where.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+      raise CheckpointError(f"{folder / INDEX} is no index of shards: {e}") from e
+    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    if missing:
+      raise CheckpointError(f"{folder} lacks {', '.join(missing)}, which {INDEX} names")
+    tensors = {}
+    for shard in shards:
+      tensors |= read_header(folder / shard)
+    lost = sorted(where.keys() - tensors.keys())
+    if lost:
+      raise CheckpointError(f"{folder / where[lost[0]]} lacks {lost[0]}, which {INDEX} promises")
+    return tensors
+  if (folder / SINGLE).is_file():
+    return read_header(folder / SINGLE)
+  pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES)
+  if pickles:
+    raise refuse_pickle(folder / pickles[0])
+  raise CheckpointError(f"{folder} has no weights: expected {SINGLE}, or shards and {INDEX}")
+
+
+def refuse_pickle(path: pathlib.Path) -> CheckpointError:
+  """The error for weights that only unpickling can open."""
+  return CheckpointError(
+    f"{path} is a pickle: opening one runs any code its author put into it, so only safetensors "
+    "are read; get the safetensors revision, or save it with safe_serialization=True in "
+    "transformers, where you trust the file"
+  )
+
+
+def read(stored: Stored, rows: slice | None = None) -> np.ndarray:
+  """One tensor, or a range of its leading axis, in the dtype it has on disk.
+
+  Raises:
+    CheckpointError: the file ends before it, or a dtype that holds no plain floats.
+  """
+  if stored.dtype not in DTYPES:
+    raise CheckpointError(
+      f"{stored.file}: tensors of dtype {stored.dtype} are not supported, only "
+      f"{', '.join(DTYPES)}: get an unquantized version"
+    )
+  dtype, shape, start = DTYPES[stored.dtype], stored.shape, stored.start
+  if rows is not None and shape:
+    first, stop, _ = rows.indices(shape[0])
+    start += first * dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    shape = (stop - first, *shape[1:])
+  out = np.empty(shape, dtype)
+  try:
+    with stored.file.open("rb", buffering=0) as file:
+      file.seek(start)
+      view = memoryview(out.reshape(-1).view(np.uint8))
+      while view:
+        n = file.readinto(view)
+        if not n:
+          raise CheckpointError(f"{stored.file} ends early: download it again")
+        view = view[n:]
+  except OSError as e:
+    raise CheckpointError(f"cannot read {stored.file}: {e.strerror or e}") from e
+  return out
+
+
+class ToWrite(NamedTuple):
+  """A tensor still to be made: its dtype, shape, and what makes it when its turn comes."""
+
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  make: Callable[[], np.ndarray]
+
+  @property
+  def nbytes(self) -> int:
+    return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+def write(path: pathlib.Path, tensors: Mapping[str, ToWrite]) -> None:
+  """Writes one safetensors file, a tensor at a time. OSErrors pass through."""
+  header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+  offset = 0
+  for name, x in tensors.items():
+    end = offset + x.nbytes
+    header[name] = {
+      "dtype": _NAMES[x.dtype],
+      "shape": list(x.shape),
+      "data_offsets": [offset, end],
+    }
+    offset = end
+  text = json.dumps(header, separators=(",", ":")).encode()
+  text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+  with path.open("wb") as file:
+    file.write(struct.pack("<Q", len(text)))
+    file.write(text)
+    for x in tensors.values():
+      array = np.ascontiguousarray(x.make(), dtype=x.dtype).reshape(x.shape)
+      file.write(memoryview(array.reshape(-1).view(np.uint8)))
+    file.flush()
+    os.fsync(file.fileno())
