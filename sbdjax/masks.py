@@ -351,3 +351,49 @@ class BlockDiffusionTrain:
     return clean.tiles(length, length, size) + [
       tile for tile in noisy.tiles(num_queries, num_keys, size) if tile.start >= length
     ]
+
+
+@flax.struct.dataclass
+class Branches:
+  """Several drafts of one text at once: [cache slots 0..S-1 | d branches of T columns each].
+
+  Column c of every branch stands at position `origin + c`. A query sees the committed slots and,
+  of its own branch, the columns up to the end of the text; of a block-causal model, up to the end
+  of its own block. Branches do not see each other. The `lead` first columns of a branch are in the
+  cache already: they are run again for their logits alone, and nobody sees them.
+
+  Attributes:
+    length_B: committed slots of each row.
+    origin_B: position of column 0; may be -1 with a leading column.
+    end_B: positions from here on do not exist.
+    branches: d (static).
+    lead: leading columns (static).
+    block_size: k of a block-causal model, blocks counted from position 0; None: full (static).
+  """
+
+  length_B: jax.Array
+  origin_B: jax.Array
+  end_B: jax.Array
+  branches: int = flax.struct.field(pytree_node=False, default=1)
+  lead: int = flax.struct.field(pytree_node=False, default=0)
+  block_size: int | None = flax.struct.field(pytree_node=False, default=None)
+
+  def intervals(self, num_queries, num_keys):
+    columns = num_queries // self.branches
+    first_T = num_keys - num_queries + _iota(num_queries) // columns * columns
+    origin = self.origin_B[:, None]
+    stop = self.end_B[:, None] - origin
+    if self.block_size is not None:
+      position_BxT = origin + _iota(num_queries) % columns
+      block_end_BxT = (position_BxT // self.block_size + 1) * self.block_size
+      stop = jnp.minimum(stop, block_end_BxT - origin)
+    return _rows(
+      0, self.length_B[:, None], first_T + self.lead, first_T + jnp.minimum(stop, columns)
+    )
+
+  def tiles(self, num_queries, num_keys, size):
+    new, columns = num_keys - num_queries, num_queries // self.branches
+    return [
+      Tile(a, b, ((0, new), (new + a // columns * columns, new + -(-b // columns) * columns)))
+      for a, b in _chunks(0, num_queries, size)
+    ]

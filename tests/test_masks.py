@@ -75,6 +75,13 @@ def cases():
     cached = masks.Cached(*(jnp.array(x) for x in zip(*keep, strict=True)), num_causal=num_causal)
     expected = [visibility.cached(9, new, n, f, num_causal) for n, f in keep]
     yield f"cached-{new}-{num_causal}", cached, new, 9 + new, expected
+  # (committed slots, position of column 0, end of the text) of each row
+  rows = [(0, 0, 6), (6, 6, 20), (4, 3, 7), (0, -1, 5), (9, 9, 10)]
+  for d, columns, lead, k in ((1, 6, 0, None), (1, 7, 1, 3), (4, 5, 0, 4), (3, 6, 1, None)):
+    lengths, origins, ends = (jnp.array(x) for x in zip(*rows, strict=True))
+    drafts = masks.Branches(lengths, origins, ends, branches=d, lead=lead, block_size=k)
+    expected = [visibility.branches(9, d, columns, *row, lead, k) for row in rows]
+    yield f"branches-{d}-{columns}-{lead}-{k}", drafts, d * columns, 9 + d * columns, expected
   # (committed slots, after, via) of each row, over chains and groups of several sizes
   for chain, sizes, trees in (
     (3, (), [(4, [], []), (0, [], [])]),

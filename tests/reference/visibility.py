@@ -101,3 +101,18 @@ def draft_tree(slots, committed, chain, sizes, after, via):
     return group_of[j - chain] in (mine, via[mine])
 
   return matrix(new, slots + new, sees)
+
+
+def branches(slots, d, columns, committed, origin, end, lead, block_size):
+  """[cache slots | d drafts]: column c of each stands at origin + c; leading ones are unseen."""
+
+  def sees(q, s):
+    if s < slots:
+      return s < committed
+    if (s - slots) // columns != q // columns:
+      return False
+    i, j = origin + q % columns, origin + (s - slots) % columns
+    earlier = block_size is None or j // block_size <= i // block_size
+    return (s - slots) % columns >= lead and j < end and earlier
+
+  return matrix(d * columns, slots + d * columns, sees)
