@@ -59,6 +59,15 @@ def write(
   return cache.replace(k=put(cache.k, k_NxBxKxTxDh), v=put(cache.v, v_NxBxKxTxDh))
 
 
+def copy_slot(cache: KVCache, source_B: jax.Array, target_B: jax.Array) -> KVCache:
+  """Copies one entry of each row from `source_B` to `target_B`; dropped if `target` is outside."""
+
+  def take(buffer):
+    return jnp.take_along_axis(buffer, source_B[None, :, None, None, None], axis=3)
+
+  return write(cache, take(cache.k), take(cache.v), target_B[:, None])
+
+
 def commit(cache: KVCache, n_B: jax.Array) -> KVCache:
   """Accepts the next `n_B` scratch slots of each row."""
   return cache.replace(length_B=cache.length_B + n_B)

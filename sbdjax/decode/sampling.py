@@ -37,11 +37,19 @@ def categorical(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) ->
   if top_k < 0 or not 0 < top_p <= 1:
     raise UsageError(f"top_k={top_k} must be >= 0 and top_p={top_p} in (0, 1]")
 
+  warp = warped(temperature, top_k, top_p)
+
   def choose(key, logits):
-    logits = nucleus(limit_top_k(logits / temperature, top_k), top_p)
-    return jax.random.categorical(key, logits, axis=-1, mode="high").astype(jnp.int32)
+    return jax.random.categorical(key, warp(logits), axis=-1, mode="high").astype(jnp.int32)
 
   return choose
+
+
+def warped(
+  temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> Callable[[jax.Array], jax.Array]:
+  """logits [..., V] -> the logits `categorical` of these settings draws from, -inf where cut."""
+  return lambda logits: nucleus(limit_top_k(logits / temperature, top_k), top_p)
 
 
 def make_choice(temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> Choose:
