@@ -25,7 +25,7 @@ from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token
 from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
 from sbdjax.lm import LM, make_lm
-from sbdjax.losses import ntp, sbd
+from sbdjax.losses import block_diffusion, ntp, sbd
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.train.host_memory import keep_freed_memory
 from sbdjax.train.optim import OptimConfig
@@ -35,15 +35,30 @@ from sbdjax.train.trainer import Task, TrainConfig, train
 
 
 class LossChoice(NamedTuple):
-  """A loss by name: the dataclass of its settings and what makes it from them."""
+  """A loss by name.
+
+  Attributes:
+    config: the dataclass of its settings.
+    make: settings -> loss function.
+    evaluated: settings -> the settings with which evaluations measure it.
+    generation: settings -> how the trained model is decoded, as fields of GenerationDefaults.
+  """
 
   config: type
   make: Callable[[Any], Callable]
+  evaluated: Callable[[Any], Any] = lambda settings: settings
+  generation: Callable[[Any], dict[str, Any]] = lambda settings: {}
 
 
 LOSSES: dict[str, LossChoice] = {
   "ntp": LossChoice(ntp.NTPLossConfig, ntp.make_loss),
   "sbd": LossChoice(sbd.SBDLossConfig, sbd.make_loss),
+  "block_diffusion": LossChoice(
+    block_diffusion.BlockDiffusionLossConfig,
+    block_diffusion.make_loss,
+    evaluated=block_diffusion.bound,
+    generation=block_diffusion.generation,
+  ),
 }
 
 
@@ -200,9 +215,11 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
     eval_batches = make_eval(settings.data, "validation", max_batches=max_batches, **shard)
   corpora = [b.corpus for b in (batches, eval_batches) if b is not None]
   _check_fit(lm, tokenizer, settings, corpora)
+  choice = LOSSES[settings.loss_name]
   task = Task(
     lm=lm,
-    loss_fn=LOSSES[settings.loss_name].make(settings.loss),
+    loss_fn=choice.make(settings.loss),
+    eval_loss_fn=choice.make(choice.evaluated(settings.loss)),
     batches=batches,
     eval_batches=eval_batches,
     params=params,
@@ -232,6 +249,7 @@ def _record(settings: Settings, lm: LM, eos_ids: list[int], origin: str) -> dict
     "model": dataclasses.asdict(lm.config),
     "tokenizer": str(path.resolve()) if path.exists() else settings.data.tokenizer,
     "eos_ids": eos_ids,
+    "generation": LOSSES[settings.loss_name].generation(settings.loss),
     "data": origin,
   }
   return {"model": settings.model} | sections | {"resolved": resolved}

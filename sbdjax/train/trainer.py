@@ -91,6 +91,7 @@ class Task(NamedTuple):
     batches: training batches.
     eval_batches: iterated from the start at each evaluation, or None.
     params: parameters to start from, or None.
+    eval_loss_fn: what evaluations measure, or None for `loss_fn`.
   """
 
   lm: Any
@@ -98,6 +99,7 @@ class Task(NamedTuple):
   batches: Batches
   eval_batches: Iterable[dict[str, Any]] | None = None
   params: Any = None
+  eval_loss_fn: LossFn | None = None
 
 
 class _Run(NamedTuple):
@@ -195,7 +197,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   placed = jax.tree.map(lambda x: x.sharding, abstract)
   step_config = TrainStepConfig(config.accumulation, config.ema_decay)
   train_step = make_train_step(task.lm, task.loss_fn, optimizer, step_config)
-  eval_step = make_eval_step(task.lm, task.loss_fn)
+  eval_step = make_eval_step(task.lm, task.eval_loss_fn or task.loss_fn)
   run = _Run(
     layout=layout,
     make=lambda: jax.jit(make, out_shardings=placed)(task.params),

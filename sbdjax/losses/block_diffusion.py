@@ -1,0 +1,184 @@
+"""Block diffusion (BD3-LM: Arriola et al. 2025, arXiv:2503.09573): masked diffusion in blocks.
+
+The text is a causal chain of blocks of k tokens, each a masked diffusion given the blocks before
+it. With the linear schedule alpha_t = 1 - t its bound L_BD reads
+
+    -log p(x) <= sum_b E_{t ~ U(0,1)} E_q (1/t) sum_{i in b masked} -log p(x_i | x_t^b, x^{<b}),
+
+all blocks in one forward over [clean x; noisy x_t] (2L tokens) under `masks.BlockDiffusionTrain`.
+The logits at a masked position predict the token of that position (no shift).
+
+Given rather than predicted are the first token of a document, as in the next-token loss (so both
+losses are per token of the same targets, and at k = 1 they bound the same probability), and all
+tokens of weight 0: prompts, padding. They are never masked, as a decoder never sees them masked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax import corruption, masks
+from sbdjax.errors import UsageError
+from sbdjax.lm import LM
+from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.ntp import documents
+
+
+class Noise(NamedTuple):
+  """What a block's weight may depend on; [B, L] each, equal within each block.
+
+  Attributes:
+    t: float32, the probability with which the block's tokens were masked.
+    masked: int32, how many of them are.
+    maskable: int32, how many could be.
+  """
+
+  t: jax.Array
+  masked: jax.Array
+  maskable: jax.Array
+
+
+WEIGHTINGS: dict[str, Callable[[Noise], jax.Array]] = {
+  # The likelihood bound as it is derived.
+  "inverse_t": lambda noise: 1.0 / noise.t,
+  # E[1/t | which tokens are masked] for t ~ U(0,1): the same bound with t integrated out. Weights
+  # stay at most k + 1, while 1/t is unbounded (its mean over the masked tokens of a batch diverges).
+  "inverse_count": lambda noise: (noise.maskable + 1) / jnp.maximum(noise.masked, 1),
+  # Every masked token counts 1: more weight on blocks with many masks than the bound gives them.
+  "none": lambda noise: jnp.ones_like(noise.t),
+}
+# The weighting the bound is reported with.
+BOUND = "inverse_count"
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockDiffusionLossConfig:
+  """Settings of the block-diffusion loss.
+
+  Attributes:
+    block_size: k; blocks are counted from the start of the row, as decoding counts them from the
+      start of the text.
+    weighting: of a masked token, a key of WEIGHTINGS: "inverse_t" and "inverse_count" give the
+      bound (for noise over all of [0, 1]), "none" the plain sum.
+    noise_min: smallest masking probability t of a block, beta in BD3-LM's clipped schedules.
+    noise_max: largest, omega there. Evaluation uses [0, 1] whatever the two are.
+    stratified: spread the t of a sequence's blocks evenly; see `corruption.mask_blocks`.
+    document_mask: attention stays inside each packed document.
+    chunk: tokens whose logits exist at one time.
+  """
+
+  block_size: int = 4
+  weighting: str = BOUND
+  noise_min: float = 0.0
+  noise_max: float = 1.0
+  stratified: bool = True
+  document_mask: bool = True
+  chunk: int = CHUNK
+
+  def __post_init__(self):
+    if self.block_size < 1:
+      raise UsageError(f"loss.block_size={self.block_size} must be at least 1")
+    if self.weighting not in WEIGHTINGS:
+      raise UsageError(f"loss.weighting={self.weighting!r}: choose one of {tuple(WEIGHTINGS)}")
+    if not 0 <= self.noise_min < self.noise_max <= 1:
+      raise UsageError(
+        "loss.noise_min and noise_max need 0 <= min < max <= 1, got "
+        f"{self.noise_min} and {self.noise_max}"
+      )
+    check_chunk(self.chunk)
+
+
+def bound(config: BlockDiffusionLossConfig) -> BlockDiffusionLossConfig:
+  """The settings under which the loss is the likelihood bound: what evaluation reports."""
+  return dataclasses.replace(config, noise_min=0.0, noise_max=1.0, weighting=BOUND)
+
+
+def generation(config: BlockDiffusionLossConfig) -> dict:
+  """How a model of this loss is decoded, in the fields of `interop.GenerationDefaults`."""
+  return dict(attention="block_causal", block_size=config.block_size, shifted=False)
+
+
+def target_weights(batch: dict) -> jax.Array:
+  """float32 [B, L]: the weights of the batch, 0 for the first token of each document."""
+  ids = batch["segment_ids"]
+  follows = jnp.pad(ids[:, 1:] == ids[:, :-1], ((0, 0), (1, 0)))
+  return batch["weights"] * follows
+
+
+def _count_in_block(chosen_BxL: jax.Array, block_size: jax.Array | int) -> jax.Array:
+  """int32 [B, L]: how many positions of each position's block are chosen."""
+  length = chosen_BxL.shape[1]
+  block_L = jnp.arange(length) // block_size
+  counts = jax.ops.segment_sum(
+    chosen_BxL.astype(jnp.int32).T, block_L, num_segments=length, indices_are_sorted=True
+  )
+  return counts[block_L].T
+
+
+def make_loss(config: BlockDiffusionLossConfig):
+  """The bound above, or its terms weighted otherwise; `weight` is the weight of the targets.
+
+  Metrics: masked_loss and masked_accuracy a masked token, and, for noise over all of [0, 1], the
+  bound itself as `nelbo`, in nats a target.
+  """
+  weigh = WEIGHTINGS[config.weighting]
+  is_bound = config.noise_min == 0.0 and config.noise_max == 1.0
+
+  def loss_fn(lm: LM, params, batch, key):
+    if lm.config.mask_id is None:
+      raise UsageError("the block_diffusion loss needs a model with a mask token: set mask_id")
+    keys_B = corruption.example_keys(key, batch["example_id"])
+    noisy, masked, t_BxL = corruption.mask_blocks(
+      keys_B,
+      batch["tokens"],
+      target_weights(batch) > 0,
+      lm.config.mask_id,
+      config.block_size,
+      low=config.noise_min,
+      high=config.noise_max,
+      stratified=config.stratified,
+    )
+    return loss_on(lm, params, batch, noisy, masked, t_BxL, config.block_size)
+
+  def loss_on(lm: LM, params, batch, noisy, masked, t_BxL, block_size):
+    """The loss of given noise, with a block size that may be traced (at most the config's)."""
+    tokens, length = batch["tokens"], batch["tokens"].shape[1]
+    mask = masks.BlockDiffusionTrain(
+      block_size=block_size,
+      documents=documents(batch, config.document_mask),
+      max_block_size=config.block_size,
+    )
+    hidden, _ = lm.apply(
+      params,
+      jnp.concatenate([tokens, noisy], axis=1),
+      positions_BxT=jnp.tile(batch["positions"], (1, 2)),
+      mask=mask,
+    )
+    nll, correct = token_nll(
+      lambda h: lm.logits(params, h),
+      hidden[:, length:],
+      tokens,
+      mask_id=lm.config.mask_id,
+      chunk=config.chunk,
+    )
+    weights = target_weights(batch)
+    noise = Noise(
+      t_BxL, _count_in_block(masked, block_size), _count_in_block(weights > 0, block_size)
+    )
+    total, masked_weights = jnp.sum(weights), weights * masked
+    masked_count, masked_nll = jnp.sum(masked_weights), nll * masked_weights
+    metrics = {
+      "masked_loss": (jnp.sum(masked_nll), masked_count),
+      "masked_accuracy": (jnp.sum(correct * masked_weights), masked_count),
+    }
+    if is_bound:
+      metrics["nelbo"] = (jnp.sum(masked_nll * WEIGHTINGS[BOUND](noise)), total)
+    return jnp.sum(masked_nll * weigh(noise)), total, metrics
+
+  loss_fn.on = loss_on
+  return loss_fn
