@@ -1,12 +1,10 @@
-"""The one decoder-only transformer (Llama / Qwen family), layers stacked and scanned.
+"""The one transformer of every family, layers stacked and scanned.
 
 Nothing here is causal or bidirectional: the mask decides. Parameters are one nested dict whose
 layer leaves carry a leading axis N, so compile time does not grow with depth.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import flax.linen as nn
 import jax
@@ -16,122 +14,16 @@ from sbdjax.errors import UsageError
 from sbdjax.kernels import xla
 from sbdjax.masks import Mask
 from sbdjax.nn import rope
+from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
+from sbdjax.nn.embedding import drop_masked
 from sbdjax.nn.linear import linear
+from sbdjax.nn.parts import MLP, RMSNorm, dense_init, gelu, make_norm
 
-# What backward may keep of a layer. "none": everything; "full": nothing but the layer's input;
-# "dots": results of weight products (not of attention's batched ones).
-REMAT_POLICIES = {
-  "none": None,
-  "full": jax.checkpoint_policies.nothing_saveable,
-  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
-_DTYPES = ("float32", "bfloat16", "float16")
-
-
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-  """Shape and numerics of the network.
-
-  Attributes:
-    vocab_size: rows of the embedding, the mask token's included.
-    num_layers: N.
-    d_model: D.
-    num_heads: H.
-    num_kv_heads: K, divides H (grouped-query attention).
-    d_ff: hidden width of SwiGLU.
-    max_seq_len: positions the model is meant for; decoding refuses longer ones.
-    head_dim: Dh; 0 means d_model / num_heads.
-    rope_theta: base of the rotary frequencies.
-    rope_scaling: llama-3 rescaling; a RopeScaling, a mapping of its fields, or None.
-    rope_interleaved: rotate pairs (2i, 2i+1) (llama2.c) instead of (i, i + Dh/2) (Hugging Face).
-    norm_eps: of every RMSNorm.
-    tie_embeddings: the output head is the transposed embedding.
-    qkv_bias: biases on q, k, v (Qwen2).
-    qk_norm: RMSNorm over each head's q and k before the rotation (Qwen3).
-    mask_id: id of the mask token, or None for a model without one. It can be an input, never a
-      prediction: losses and samplers take it out of every distribution.
-    param_dtype: dtype parameters are stored in.
-    compute_dtype: dtype of activations; norms, softmax and logits are float32 always.
-    remat: what the backward pass may keep of a layer: "none", "dots" or "full".
-  """
-
-  vocab_size: int
-  num_layers: int
-  d_model: int
-  num_heads: int
-  num_kv_heads: int
-  d_ff: int
-  max_seq_len: int
-  head_dim: int = 0
-  rope_theta: float = 10_000.0
-  rope_scaling: rope.RopeScaling | None = None
-  rope_interleaved: bool = False
-  norm_eps: float = 1e-5
-  tie_embeddings: bool = True
-  qkv_bias: bool = False
-  qk_norm: bool = False
-  mask_id: int | None = None
-  param_dtype: str = "float32"
-  compute_dtype: str = "float32"
-  remat: str = "none"
-
-  def __post_init__(self):
-    sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")
-    for name in (*sizes, "max_seq_len"):
-      if getattr(self, name) < 1:
-        raise UsageError(f"model.{name} must be at least 1, got {getattr(self, name)}")
-    if self.num_heads % self.num_kv_heads:
-      raise UsageError(
-        f"model.num_heads={self.num_heads} must be a multiple of "
-        f"model.num_kv_heads={self.num_kv_heads}"
-      )
-    if not self.head_dim:
-      if self.d_model % self.num_heads:
-        raise UsageError(
-          f"model.d_model={self.d_model} is no multiple of model.num_heads={self.num_heads}: "
-          "set model.head_dim"
-        )
-      object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
-    if self.head_dim % 2 or self.head_dim < 2:
-      raise UsageError(
-        f"model.head_dim={self.head_dim} must be even and positive for rotary positions"
-      )
-    for name in ("rope_theta", "norm_eps"):
-      if not getattr(self, name) > 0:
-        raise UsageError(f"model.{name}={getattr(self, name)} must be positive")
-    if isinstance(self.rope_scaling, dict):
-      object.__setattr__(self, "rope_scaling", rope.RopeScaling(**self.rope_scaling))
-    if self.mask_id is not None and not 0 <= self.mask_id < self.vocab_size:
-      raise UsageError(
-        f"model.mask_id={self.mask_id} lies outside the vocabulary of {self.vocab_size}"
-      )
-    for name in ("param_dtype", "compute_dtype"):
-      if getattr(self, name) not in _DTYPES:
-        raise UsageError(f"model.{name}={getattr(self, name)!r}: choose one of {_DTYPES}")
-    if self.remat not in REMAT_POLICIES:
-      raise UsageError(f"model.remat={self.remat!r}: choose one of {tuple(REMAT_POLICIES)}")
-
-
-def _dense_init(fan_in: int):
-  return nn.initializers.normal(stddev=fan_in**-0.5)
-
-
-class RMSNorm(nn.Module):
-  """x / rms(x) * scale, in float32, over the last axis."""
-
-  config: TransformerConfig
-
-  @nn.compact
-  def __call__(self, x):
-    c = self.config
-    scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), c.param_dtype)
-    x32 = x.astype(jnp.float32)
-    x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + c.norm_eps)
-    return (x32 * scale.astype(jnp.float32)).astype(x.dtype)
+__all__ = ["REMAT_POLICIES", "Transformer", "TransformerConfig"]
 
 
 class Attention(nn.Module):
-  """Grouped-query attention with rotary positions over [cache | new tokens]."""
+  """Grouped-query attention over [cache | new tokens], with rotary positions where given."""
 
   config: TransformerConfig
 
@@ -139,7 +31,7 @@ class Attention(nn.Module):
     """One of q, k, v: kernel [D, heads, Dh]; returns [B, heads, T, Dh]."""
     c = self.config
     shape = (c.d_model, heads, c.head_dim)
-    kernel = self.param(f"{name}_kernel", _dense_init(c.d_model), shape, c.param_dtype)
+    kernel = self.param(f"{name}_kernel", dense_init(c.d_model), shape, c.param_dtype)
     y = linear(x_BxTxD, kernel.astype(x_BxTxD.dtype).reshape(c.d_model, -1))
     if c.qkv_bias:
       bias = self.param(f"{name}_bias", nn.initializers.zeros, shape[1:], c.param_dtype)
@@ -154,37 +46,24 @@ class Attention(nn.Module):
     v = self._project("v", x_BxTxD, c.num_kv_heads)
     if c.qk_norm:
       q, k = RMSNorm(c, name="q_norm")(q), RMSNorm(c, name="k_norm")(k)
-    q = rope.rotate(q, cos_sin, c.rope_interleaved)
-    k = rope.rotate(k, cos_sin, c.rope_interleaved)
+    if cos_sin is not None:
+      q = rope.rotate(q, cos_sin, c.rope_interleaved)
+      k = rope.rotate(k, cos_sin, c.rope_interleaved)
     old_k, old_v = cached_kv if cached_kv is not None else ((), ())
     out = xla.attend(q, (*old_k, k), (*old_v, v), plan)
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
     kernel = self.param(
       "o_kernel",
-      _dense_init(fan_in * 2 * c.num_layers),
+      dense_init(fan_in * 2 * c.num_layers),
       (c.num_heads, c.head_dim, c.d_model),
       c.param_dtype,
     )
-    return linear(out, kernel.astype(out.dtype).reshape(fan_in, -1)), (k, v)
-
-
-class SwiGLU(nn.Module):
-  """down(silu(gate x) * up x)."""
-
-  config: TransformerConfig
-
-  @nn.compact
-  def __call__(self, x):
-    c = self.config
-
-    def kernel(name, fan_in, shape):
-      return self.param(f"{name}_kernel", _dense_init(fan_in), shape, c.param_dtype).astype(x.dtype)
-
-    gate = linear(x, kernel("gate", c.d_model, (c.d_model, c.d_ff)))
-    up = linear(x, kernel("up", c.d_model, (c.d_model, c.d_ff)))
-    down = kernel("down", c.d_ff * 2 * c.num_layers, (c.d_ff, c.d_model))
-    return linear(nn.silu(gate) * up, down)
+    out = linear(out, kernel.astype(out.dtype).reshape(fan_in, -1))
+    if c.o_bias:
+      bias = self.param("o_bias", nn.initializers.zeros, (c.d_model,), c.param_dtype)
+      out = out + bias.astype(out.dtype)
+    return out, (k, v)
 
 
 class Layer(nn.Module):
@@ -197,10 +76,10 @@ class Layer(nn.Module):
   def __call__(self, x_BxTxD, cached_kv, cos_sin, plan):
     c = self.config
     attended, kv = Attention(c, name="attn")(
-      RMSNorm(c, name="attn_norm")(x_BxTxD), cached_kv, cos_sin, plan
+      make_norm(c, name="attn_norm")(x_BxTxD), cached_kv, cos_sin, plan
     )
     x_BxTxD = x_BxTxD + attended
-    x_BxTxD = x_BxTxD + SwiGLU(c, name="mlp")(RMSNorm(c, name="mlp_norm")(x_BxTxD))
+    x_BxTxD = x_BxTxD + MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
     return x_BxTxD, (kv if self.keep_kv else None)
 
 
@@ -211,11 +90,36 @@ class Transformer(nn.Module):
 
   def setup(self):
     c = self.config
-    shape = (c.vocab_size, c.d_model)
-    self.embedding = self.param("embedding", _dense_init(c.d_model), shape, c.param_dtype)
+    shape, init = (c.vocab_size, c.d_model), dense_init(c.d_model)
+    self.embedding = self.param("embedding", init, shape, c.param_dtype)
     if not c.tie_embeddings:
-      self.head = self.param("head", _dense_init(c.d_model), shape, c.param_dtype)
-    self.final_norm = RMSNorm(c)
+      self.head = self.param("head", init, shape, c.param_dtype)
+    if c.positions == "learned":
+      rows = (c.max_seq_len, c.d_model)
+      self.position_embedding = self.param("position_embedding", init, rows, c.param_dtype)
+    self.final_norm = make_norm(c)
+    if c.mlm_head:
+      zeros = nn.initializers.zeros
+      self.dense_kernel = self.param("dense_kernel", init, (c.d_model, c.d_model), c.param_dtype)
+      self.dense_bias = self.param("dense_bias", zeros, (c.d_model,), c.param_dtype)
+      self.head_norm = make_norm(c)
+      self.head_bias = self.param("head_bias", zeros, (c.vocab_size,), c.param_dtype)
+
+  def _embed(self, tokens_BxT, positions_BxT, cached: bool):
+    c = self.config
+    x_BxTxD = jnp.take(self.embedding, tokens_BxT, axis=0).astype(c.compute_dtype)
+    if c.token_dropout:
+      if cached:
+        raise UsageError(
+          "this model scales its input by the share of masks in the whole text "
+          "(token_dropout), so it cannot be decoded with a cache"
+        )
+      x_BxTxD = drop_masked(x_BxTxD, tokens_BxT, c.mask_id, c.pad_id)
+    if c.positions == "learned":
+      # Scratch beyond the end must stay finite, though nothing that counts may look at it.
+      rows = jnp.take(self.position_embedding, positions_BxT, axis=0, mode="clip")
+      x_BxTxD = x_BxTxD + rows.astype(x_BxTxD.dtype)
+    return x_BxTxD
 
   @nn.compact
   def __call__(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv):
@@ -223,19 +127,24 @@ class Transformer(nn.Module):
 
     Args:
       tokens_BxT: int32 token ids.
-      positions_BxT: int32 rotary positions.
+      positions_BxT: int32 positions.
       mask: rule over [cache slots | T tokens].
       cached_kv: None, or ((k,), (v,)) with k, v of [N, B, K, S, Dh].
 
     Returns:
       hidden [B, T, D] after the final norm, and None or this forward's (k, v), each
       [N, B, K, T, Dh].
+
+    Raises:
+      UsageError: a cache for a model with token dropout.
     """
     c = self.config
-    x_BxTxD = jnp.take(self.embedding, tokens_BxT, axis=0).astype(c.compute_dtype)
-    cos_sin = rope.rotation(
-      positions_BxT, rope.frequencies(c.head_dim, c.rope_theta, c.rope_scaling)
-    )
+    x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
+    cos_sin = None
+    if c.positions == "rotary":
+      cos_sin = rope.rotation(
+        positions_BxT, rope.frequencies(c.head_dim, c.rope_theta, c.rope_scaling)
+      )
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     plan = xla.plan(mask, num_queries, capacity + num_queries)
@@ -250,14 +159,28 @@ class Transformer(nn.Module):
       length=c.num_layers,
     )
     x_BxTxD, kv = layers(c, cached_kv is not None, name="layers")(x_BxTxD, cached_kv, cos_sin, plan)
-    return self.final_norm(x_BxTxD), kv
+    x_BxTxD = self.final_norm(x_BxTxD)
+    if c.mlm_head and self.is_initializing():
+      self.logits(x_BxTxD)  # a norm's parameters come into being where it is first called
+    return x_BxTxD, kv
 
   def logits(self, hidden_BxTxD):
-    """float32 logits [..., V]."""
-    head = self.embedding if self.config.tie_embeddings else self.head
-    return jnp.einsum(
+    """float32 logits [..., V]; -1e30 for rows of the vocabulary that stand for no token."""
+    c = self.config
+    if c.mlm_head:
+      dtype = hidden_BxTxD.dtype
+      x = hidden_BxTxD @ self.dense_kernel.astype(dtype) + self.dense_bias.astype(dtype)
+      hidden_BxTxD = self.head_norm(gelu(x))
+    head = self.embedding if c.tie_embeddings else self.head
+    logits = jnp.einsum(
       "...d,vd->...v",
       hidden_BxTxD,
       head.astype(hidden_BxTxD.dtype),
       preferred_element_type=jnp.float32,
     )
+    if c.mlm_head:
+      logits = logits + self.head_bias.astype(jnp.float32)
+    if c.unused_rows:
+      used = jnp.arange(c.vocab_size) < c.vocab_size - c.unused_rows
+      logits = jnp.where(used, logits, -1e30)
+    return logits

@@ -1,0 +1,142 @@
+"""Shape and numerics of the network, checked where they are set."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from sbdjax.errors import UsageError
+from sbdjax.nn import rope
+
+# What backward may keep of a layer. "none": everything; "full": nothing but the layer's input;
+# "dots": results of weight products (not of attention's batched ones).
+REMAT_POLICIES = {
+  "none": None,
+  "full": jax.checkpoint_policies.nothing_saveable,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+_CHOICES = {
+  "norm": ("rms", "layer"),
+  "mlp": ("swiglu", "gelu", "gelu_tanh"),
+  "positions": ("rotary", "learned"),
+  "param_dtype": ("float32", "bfloat16", "float16"),
+  "compute_dtype": ("float32", "bfloat16", "float16"),
+  "remat": tuple(REMAT_POLICIES),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+  """Shape and numerics of the network.
+
+  The defaults are those of Llama; what other families need are the fields that say so.
+
+  Attributes:
+    vocab_size: rows of the embedding, those of the mask token and of padding included.
+    num_layers: N.
+    d_model: D.
+    num_heads: H.
+    num_kv_heads: K, divides H (grouped-query attention).
+    d_ff: hidden width of the feed-forward part.
+    max_seq_len: positions the model is meant for; decoding refuses longer ones.
+    head_dim: Dh; 0 means d_model / num_heads.
+    rope_theta: base of the rotary frequencies.
+    rope_scaling: llama-3 rescaling; a RopeScaling, a mapping of its fields, or None.
+    rope_interleaved: rotate pairs (2i, 2i+1) (llama2.c) instead of (i, i + Dh/2) (Hugging Face).
+    norm_eps: of every norm.
+    tie_embeddings: the output head is the transposed embedding.
+    qkv_bias: biases on q, k, v (Qwen2, GPT-2, ESM-2).
+    qk_norm: RMSNorm over each head's q and k before the rotation (Qwen3).
+    mask_id: id of the mask token, or None for a model without one. It can be an input, never a
+      prediction: losses and samplers take it out of every distribution.
+    param_dtype: dtype parameters are stored in.
+    compute_dtype: dtype of activations; norms, softmax and logits are float32 always.
+    remat: what the backward pass may keep of a layer: "none", "dots" or "full".
+    norm: "rms", or "layer" for LayerNorm with scale and bias (GPT-2, ESM-2).
+    mlp: "swiglu", or a plain two-layer MLP with "gelu" (ESM-2) or its tanh form "gelu_tanh" (GPT-2).
+    positions: "rotary", or "learned" for an embedding of `max_seq_len` rows (GPT-2).
+    o_bias: bias on the output of attention (GPT-2, ESM-2).
+    mlp_bias: biases in the MLP (GPT-2, ESM-2).
+    mlm_head: logits = W norm(gelu(dense h)) + bias instead of W h (ESM-2).
+    token_dropout: mask tokens enter as zeros and the others are scaled by 0.88 / (1 - share of
+      masks), so that the sum keeps its size (ESM-2; at inference too). Needs the whole text in one
+      forward, hence no cache.
+    pad_id: padding of `token_dropout`: counts as no token, and enters as zeros.
+    unused_rows: rows at the end of the vocabulary that stand for no token (so that it can be cut
+      evenly between devices); they are never predicted.
+  """
+
+  vocab_size: int
+  num_layers: int
+  d_model: int
+  num_heads: int
+  num_kv_heads: int
+  d_ff: int
+  max_seq_len: int
+  head_dim: int = 0
+  rope_theta: float = 10_000.0
+  rope_scaling: rope.RopeScaling | None = None
+  rope_interleaved: bool = False
+  norm_eps: float = 1e-5
+  tie_embeddings: bool = True
+  qkv_bias: bool = False
+  qk_norm: bool = False
+  mask_id: int | None = None
+  param_dtype: str = "float32"
+  compute_dtype: str = "float32"
+  remat: str = "none"
+  norm: str = "rms"
+  mlp: str = "swiglu"
+  positions: str = "rotary"
+  o_bias: bool = False
+  mlp_bias: bool = False
+  mlm_head: bool = False
+  token_dropout: bool = False
+  pad_id: int | None = None
+  unused_rows: int = 0
+
+  def __post_init__(self):
+    sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")
+    for name in (*sizes, "max_seq_len"):
+      if getattr(self, name) < 1:
+        raise UsageError(f"model.{name} must be at least 1, got {getattr(self, name)}")
+    for name, known in _CHOICES.items():
+      if getattr(self, name) not in known:
+        raise UsageError(f"model.{name}={getattr(self, name)!r}: choose one of {known}")
+    self._resolve_heads()
+    for name in ("rope_theta", "norm_eps"):
+      if not getattr(self, name) > 0:
+        raise UsageError(f"model.{name}={getattr(self, name)} must be positive")
+    if isinstance(self.rope_scaling, dict):
+      object.__setattr__(self, "rope_scaling", rope.RopeScaling(**self.rope_scaling))
+    if not 0 <= self.unused_rows < self.vocab_size:
+      raise UsageError(
+        f"model.unused_rows={self.unused_rows} leaves no token of a vocabulary of {self.vocab_size}"
+      )
+    for name in ("mask_id", "pad_id"):
+      value, tokens = getattr(self, name), self.vocab_size - self.unused_rows
+      if value is not None and not 0 <= value < tokens:
+        raise UsageError(f"model.{name}={value} lies outside the vocabulary of {tokens}")
+    if self.token_dropout and self.mask_id is None:
+      raise UsageError("model.token_dropout needs model.mask_id")
+    if self.pad_id is not None and not self.token_dropout:
+      raise UsageError("model.pad_id has no effect without model.token_dropout")
+
+  def _resolve_heads(self):
+    if self.num_heads % self.num_kv_heads:
+      raise UsageError(
+        f"model.num_heads={self.num_heads} must be a multiple of "
+        f"model.num_kv_heads={self.num_kv_heads}"
+      )
+    if not self.head_dim:
+      if self.d_model % self.num_heads:
+        raise UsageError(
+          f"model.d_model={self.d_model} is no multiple of model.num_heads={self.num_heads}: "
+          "set model.head_dim"
+        )
+      object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
+    if self.head_dim < 1 or (self.positions == "rotary" and self.head_dim % 2):
+      raise UsageError(
+        f"model.head_dim={self.head_dim} must be positive, and even for rotary positions"
+      )

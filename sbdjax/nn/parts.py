@@ -1,0 +1,88 @@
+"""Norms and feed-forward parts of a layer, chosen by the configuration."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from sbdjax.nn.config import TransformerConfig
+from sbdjax.nn.linear import linear
+
+
+def dense_init(fan_in: int):
+  """Normal with variance 1 / fan_in."""
+  return nn.initializers.normal(stddev=fan_in**-0.5)
+
+
+class RMSNorm(nn.Module):
+  """x / rms(x) * scale, in float32, over the last axis."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x):
+    c = self.config
+    scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), c.param_dtype)
+    x32 = x.astype(jnp.float32)
+    x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + c.norm_eps)
+    return (x32 * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+class LayerNorm(nn.Module):
+  """(x - mean) / std * scale + bias, in float32, over the last axis."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x):
+    c = self.config
+    scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), c.param_dtype)
+    bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],), c.param_dtype)
+    x32 = x.astype(jnp.float32)
+    x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
+    x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + c.norm_eps)
+    return (x32 * scale.astype(jnp.float32) + bias.astype(jnp.float32)).astype(x.dtype)
+
+
+NORMS = {"rms": RMSNorm, "layer": LayerNorm}
+
+
+def make_norm(config: TransformerConfig, **kwargs) -> nn.Module:
+  """The norm of `config.norm`; `kwargs` as of any module (name)."""
+  return NORMS[config.norm](config, **kwargs)
+
+
+def gelu(x):
+  """x Phi(x), exactly (by the error function)."""
+  return nn.gelu(x, approximate=False)
+
+
+# config.mlp -> (activation, whether a gate multiplies it).
+MLPS = {"swiglu": (nn.silu, True), "gelu": (gelu, False), "gelu_tanh": (nn.gelu, False)}
+
+
+class MLP(nn.Module):
+  """down(act(gate x) * up x), or down(act(up x)) where nothing is gated."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x):
+    c = self.config
+    activation, gated = MLPS[c.mlp]
+
+    def project(name, x, features, fan_in):
+      shape = (x.shape[-1], features)
+      kernel = self.param(f"{name}_kernel", dense_init(fan_in), shape, c.param_dtype)
+      y = linear(x, kernel.astype(x.dtype))
+      if not c.mlp_bias:
+        return y
+      bias = self.param(f"{name}_bias", nn.initializers.zeros, (features,), c.param_dtype)
+      return y + bias.astype(y.dtype)
+
+    if gated:
+      h = activation(project("gate", x, c.d_ff, c.d_model)) * project("up", x, c.d_ff, c.d_model)
+    else:
+      h = activation(project("up", x, c.d_ff, c.d_model))
+    return project("down", h, c.d_model, c.d_ff * 2 * c.num_layers)
