@@ -60,8 +60,9 @@ def load_pretrained(
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, dtype, shardings))
+  how = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
-    config, params, tokenizer_name, eos_ids = _read_workdir(file)
+    config, params, tokenizer_name, eos_ids, how = _read_workdir(file)
   elif not file.exists():
     raise CheckpointError(
       f"no checkpoint at {path}: give a file, a workdir, a Hugging Face directory, or one of "
@@ -87,7 +88,8 @@ def load_pretrained(
     params = jax.device_put(params, shardings(params))
   tokenizer = tokenizers.load_tokenizer(tokenizer_name, mask_id=config.mask_id)
   check_vocabulary(lm, tokenizer, str(path), tokenizer_name)
-  return Pretrained(lm, params, tokenizer, GenerationDefaults(tuple(eos_ids), config.mask_id))
+  generation = GenerationDefaults(tuple(eos_ids), config.mask_id, **how)
+  return Pretrained(lm, params, tokenizer, generation)
 
 
 def _shardings(abstract: Any, mesh: Mesh | None) -> Any:
@@ -145,7 +147,7 @@ def check_vocabulary(lm: LM, tokenizer, where: str, tokenizer_name: str):
 
 
 def _read_workdir(folder: pathlib.Path):
-  """Configuration, newest parameters, tokenizer name and eos ids of a training workdir."""
+  """Configuration, newest parameters, tokenizer name, eos ids and decoding of a training workdir."""
   from sbdjax.train import checkpoints  # here: importing orbax takes a second
 
   file = folder / "config.json"
@@ -157,6 +159,8 @@ def _read_workdir(folder: pathlib.Path):
     resolved = settings["resolved"]
     config = native.TransformerConfig(**resolved["model"])
     tokenizer, eos_ids = resolved["tokenizer"], resolved["eos_ids"]
+    how = resolved.get("generation", {})
+    GenerationDefaults((), None, **how)
   except (KeyError, TypeError, SbdjaxError) as e:
     raise CheckpointError(f"{file} does not describe a model this version knows: {e}") from e
-  return config, checkpoints.load_params(folder), tokenizer, eos_ids
+  return config, checkpoints.load_params(folder), tokenizer, eos_ids, how

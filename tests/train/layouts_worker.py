@@ -6,14 +6,21 @@ import sys
 import jax
 import numpy as np
 
+from sbdjax.losses import block_diffusion
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, make_layout
 from sbdjax.train.state import leaf_names
 from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
+from tests import models
 from tests.train import toy
 
 STEPS, BATCH = 4, 16
+TOY = (toy.LM, toy.masked_loss)
+BLOCKS = (
+  models.lm_of(vocab_size=toy.VOCAB, mask_id=toy.MASK, num_layers=1),
+  block_diffusion.make_loss(block_diffusion.BlockDiffusionLossConfig(4)),
+)
 LAYOUTS = {  # name: (settings, devices, microbatches)
   "one device": (ParallelConfig(), 1, 1),
   "pmap of 8": (ParallelConfig(mode="pmap"), 8, 1),
@@ -21,25 +28,30 @@ LAYOUTS = {  # name: (settings, devices, microbatches)
   "mesh 4x2": (ParallelConfig(fsdp=4, tensor=2), 8, 1),
   "mesh 2x2x2, accumulated": (ParallelConfig(fsdp=2, tensor=2), 8, 4),
 }
+RUNS = {name: (TOY, *layout) for name, layout in LAYOUTS.items()} | {
+  f"block diffusion, {name}": (BLOCKS, *LAYOUTS[name])
+  for name in ("one device", "pmap of 8", "mesh 4x2")
+}
 
 
-def run(config, devices, accumulation):
+def run(task, config, devices, accumulation):
+  lm, loss_fn = task
   layout = make_layout(config, jax.devices()[:devices])
   optimizer = make_optimizer(OptimConfig(learning_rate=0.01, warmup_steps=1), STEPS)
 
   def make():
-    params = toy.LM.init(jax.random.key(0))
+    params = lm.init(jax.random.key(0))
     return state_lib.create(params, optimizer.tx, jax.random.key(1), ema=True)
 
   abstract = state_lib.abstract(make, layout.shardings)
   state = jax.jit(make, out_shardings=jax.tree.map(lambda x: x.sharding, abstract))()
   first = state
   config = TrainStepConfig(accumulation, ema_decay=0.5)
-  step = make_train_step(toy.LM, toy.masked_loss, optimizer, config)
+  step = make_train_step(lm, loss_fn, optimizer, config)
   step = layout.compile_train(step, abstract)
   for i in range(STEPS):
     state, metrics = step(state, layout.place(toy.make_batch(i, BATCH)))
-  evaluate = layout.compile_eval(make_eval_step(toy.LM, toy.masked_loss), abstract.params)
+  evaluate = layout.compile_eval(make_eval_step(lm, loss_fn), abstract.params)
   evaluated = evaluate(state.params, layout.place(toy.make_batch(9, BATCH)), state.key)
   kernel = state.params["layers"]["mlp"]["up_kernel"]
   return {
@@ -58,6 +70,6 @@ def run(config, devices, accumulation):
 
 if __name__ == "__main__":
   assert jax.device_count() == 8
-  results = {name: run(*setting) for name, setting in LAYOUTS.items()}
+  results = {name: run(*setting) for name, setting in RUNS.items()}
   with open(sys.argv[1], "w") as file:
     json.dump(results, file)

@@ -36,10 +36,18 @@ def layouts(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-  "name", ["pmap of 8", "pmap of 8, accumulated", "mesh 4x2", "mesh 2x2x2, accumulated"]
+  ("task", "name"),
+  [
+    ("", "pmap of 8"),
+    ("", "pmap of 8, accumulated"),
+    ("", "mesh 4x2"),
+    ("", "mesh 2x2x2, accumulated"),
+    ("block diffusion, ", "pmap of 8"),
+    ("block diffusion, ", "mesh 4x2"),
+  ],
 )
-def test_parameters_after_four_steps_equal_those_of_one_device(layouts, name):
-  reference, result = layouts["one device"], layouts[name]
+def test_parameters_after_four_steps_equal_those_of_one_device(layouts, task, name):
+  reference, result = layouts[f"{task}one device"], layouts[f"{task}{name}"]
   assert result["devices"] == 8
   for leaf, values in reference["leaves"].items():
     np.testing.assert_allclose(result["leaves"][leaf], values, atol=1e-5, err_msg=leaf)
