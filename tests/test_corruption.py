@@ -1,7 +1,9 @@
-"""Equation 13: eta is uniform, tokens are masked independently with probability eta."""
+"""Noise levels are uniform, tokens masked independently with that probability."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.stats
 
 from sbdjax import corruption
@@ -53,3 +55,59 @@ def test_noise_belongs_to_the_example_not_to_its_row():
   np.testing.assert_array_equal(again, noisy[order])
   np.testing.assert_array_equal(eta_again, eta[order])
   assert (draw(seed=1)[2] != eta).mean() > 0.99
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+MASKABLE = np.random.default_rng(1).random((ROWS, LENGTH)) < 0.9
+
+
+@jax.jit
+def _draw_blocks(key, ids, block_size, low, stratified):
+  draw = lambda s: corruption.mask_blocks(
+    corruption.example_keys(key, ids), TOKENS, MASKABLE, MASK, block_size, low=low, stratified=s
+  )
+  return jax.tree.map(lambda a, b: jnp.where(stratified, a, b), draw(True), draw(False))
+
+
+def draw_blocks(block_size=4, low=0.0, stratified=True, seed=0):
+  ids = np.arange(ROWS, dtype=np.int32)
+  drawn = _draw_blocks(jax.random.key(seed), ids, block_size, low, stratified)
+  return [np.asarray(x) for x in drawn]
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("block_size", [1, 4, 7, 40, 64])
+def test_each_block_has_one_uniform_level(block_size, stratified):
+  noisy, masked, t = draw_blocks(block_size, stratified=stratified)
+  np.testing.assert_array_equal(noisy, np.where(masked, MASK, TOKENS))
+  assert not masked[~MASKABLE].any()
+  for start in range(0, LENGTH, block_size):
+    block = t[:, start : start + block_size]
+    assert (block == block[:, :1]).all() and block.min() > 0 and block.max() <= 1
+    assert scipy.stats.kstest(block[:, 0], "uniform").pvalue > 1e-4, start
+
+
+@pytest.mark.parametrize("block_size", [4, 7])
+def test_stratified_levels_of_a_row_are_spread_evenly_and_others_independent(block_size):
+  starts = np.arange(0, LENGTH, block_size)
+  even = np.sort(draw_blocks(block_size)[2][:, starts], axis=1)
+  np.testing.assert_allclose(np.diff(even, axis=1), 1 / len(starts), atol=1e-5)
+  free = draw_blocks(block_size, stratified=False)[2][:, starts]
+  correlation = np.corrcoef(free.T) - np.eye(len(starts))
+  assert np.abs(correlation).max() < 5 / np.sqrt(ROWS)
+
+
+def test_tokens_of_a_block_are_masked_with_the_probability_of_its_level():
+  _, masked, t = draw_blocks()
+  inside = MASKABLE & (t > 0.05) & (t < 0.95)
+  z = ((masked - t) / np.sqrt(t * (1 - t)))[inside]
+  assert abs(z.mean()) < 4.5 / np.sqrt(len(z)) and abs(z.var() - 1) < 0.05
+  both = inside[:, ::4] & inside[:, 1::4]
+  neighbours = (masked - t)[:, ::4][both] * (masked - t)[:, 1::4][both]
+  assert abs(neighbours.mean()) < 4.5 * neighbours.std() / np.sqrt(len(neighbours))
+
+
+def test_clipped_levels_fill_their_range():
+  t = draw_blocks(low=0.3)[2][:, ::4].ravel()
+  assert scipy.stats.kstest(t[:ROWS], "uniform", (0.3, 0.7)).pvalue > 1e-4
