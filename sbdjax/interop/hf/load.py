@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,37 +13,34 @@ from jax.sharding import Sharding
 from sbdjax.errors import CheckpointError
 from sbdjax.interop.hf import files, names
 from sbdjax.interop.hf.files import Stored
-from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.interop.hf.names import Place
 
 # Tables (embedding, head) are read this many bytes of rows at a time.
 _CHUNK = 1 << 26
 
 
 class Tensors:
-  """The tensors of a directory under the names of the table, prefix or not.
-
-  Attributes:
-    where: what to call the checkpoint in messages.
-    used: names asked for so far.
-  """
+  """The tensors of a directory under the names of the table, prefix or not."""
 
   def __init__(self, stored: Mapping[str, Stored], layout: str, where: str):
-    self.column = names.COLUMNS[layout]
-    self.where = where
-    self.used: set[str] = set()
+    self.layout, self.where = layout, where
+    self._column = names.COLUMNS[layout]
     self._stored = {self._bare(name): (name, x) for name, x in stored.items()}
 
   def _bare(self, name: str) -> str:
-    return name.removeprefix(self.column.prefix)
+    return name.removeprefix(self._column.prefix)
+
+  def find(self, name: str) -> Stored | None:
+    """The tensor called `name`, or None."""
+    return self._stored.get(self._bare(name), (name, None))[1]
 
   def get(self, name: str, shape: tuple[int, ...]) -> Stored:
     """The tensor called `name`.
 
     Raises:
-      CheckpointError: it is not there, or has another shape.
+      CheckpointError: it is not there, has another shape, or no dtype of plain floats.
     """
-    self.used.add(self._bare(name))
-    _, stored = self._stored.get(self._bare(name), (None, None))
+    stored = self.find(name)
     if stored is None:
       raise CheckpointError(
         f"{self.where} lacks tensor {name}, which its config.json asks for with shape {list(shape)}"
@@ -54,18 +50,29 @@ class Tensors:
         f"{self.where}: tensor {name} has shape {list(stored.shape)}, its config.json asks for "
         f"{list(shape)}"
       )
+    if stored.dtype not in files.DTYPES:
+      raise CheckpointError(
+        f"{self.where}: tensor {name} has dtype {stored.dtype}; supported are "
+        f"{', '.join(files.DTYPES)}: get a version that is not quantized"
+      )
     return stored
 
-  def surplus(self) -> list[str]:
-    """Tensors nobody asked for, those that the layout ignores left out."""
-    return sorted(
-      name
-      for bare, (name, _) in self._stored.items()
-      if bare not in self.used and not self.column.ignored.search(name)
+  def check_all_used(self, used: set[str], tied: bool):
+    """Raises CheckpointError for a tensor that is not `used`, ignored, or the head of a tied model."""
+    bare = {self._bare(name) for name in used}
+    if tied:
+      bare |= {self._bare(names.TABLE["head"][self.layout] + ".weight")}
+    surplus = sorted(
+      (name, str(stored))
+      for key, (name, stored) in self._stored.items()
+      if key not in bare and not self._column.ignored.search(name)
     )
-
-  def __getitem__(self, name: str) -> Stored:
-    return self._stored[self._bare(name)][1]
+    if surplus:
+      name, what = surplus[0]
+      raise CheckpointError(
+        f"{self.where} holds tensor {name} ({what}), which its config.json has no place for"
+        + (f", and {len(surplus) - 1} more" if len(surplus) > 1 else "")
+      )
 
 
 class Leaf:
@@ -73,114 +80,77 @@ class Leaf:
 
   Attributes:
     shape: of the whole leaf, [N, ...] if it is stacked.
+    names: their tensors it is made of.
   """
 
-  def __init__(self, leaf: str, shape: tuple[int, ...], layout: str, tensors: Tensors):
-    theirs = names.find(leaf, layout)
-    if theirs is None:
-      raise CheckpointError(f"{tensors.where}: this layout of tensors has no place for {leaf}")
-    self.shape, self._theirs, self._stacked = shape, theirs, leaf.startswith("layers.")
-    self._inner = shape[1:] if self._stacked else shape
-    # Of a matrix, the inputs are the leading axes (o: heads and channels) or one.
-    self._inputs = math.prod(self._inner[:-1]) if leaf.endswith("o_kernel") else self._inner[0]
-    self._matrix = leaf.endswith("_kernel")
-    layers = range(shape[0]) if self._stacked else (0,)
-    self._sources = [tensors.get(theirs.of_layer(n), self._their_shape()) for n in layers]
-
-  def _their_shape(self) -> tuple[int, ...]:
-    size = math.prod(self._inner)
-    parts = 1 if self._theirs.part is None else 3
-    if self._matrix:
-      matrix = (self._inputs, size // self._inputs * parts)
-      return matrix[::-1] if self._theirs.transposed else matrix
-    return self._inner if len(self._inner) == 2 and not self._stacked else (size * parts,)
-
-  def _ours(self, x: np.ndarray) -> np.ndarray:
-    """One of their tensors in our orientation and shape, as a view of it."""
-    if self._theirs.transposed:
-      x = x.T
-    if self._theirs.part is not None:
-      x = np.split(x, 3, axis=-1)[self._theirs.part]
-    return x.reshape(self._inner)  # only splits axes, which copies nothing
+  def __init__(self, leaf: str, shape: tuple[int, ...], tensors: Tensors):
+    place = names.find(leaf, shape, tensors.layout)
+    if place is None:
+      raise CheckpointError(f"{tensors.where}: files of this layout have no place for {leaf}")
+    self.shape, self._place = shape, place
+    self.names = [place.of_layer(n) for n in range(shape[0] if place.stacked else 1)]
+    self._sources = [tensors.get(name, place.shape) for name in self.names]
 
   def read(self, index: tuple[slice, ...], dtype: np.dtype) -> np.ndarray:
     """The piece of the leaf that a device holds, in `dtype`, made a tensor at a time."""
-    ranges = [range(*s.indices(n)) for s, n in zip(index, self.shape, strict=True)]
-    out = np.empty([len(r) for r in ranges], dtype)
-    if self._stacked:
-      for i, layer in enumerate(ranges[0]):
-        np.copyto(
-          out[i, ...], self._ours(files.read(self._sources[layer]))[index[1:]], casting="unsafe"
-        )
-      return out
-    if self._matrix or len(self.shape) == 1:
-      np.copyto(out, self._ours(files.read(self._sources[0]))[index], casting="unsafe")
-      return out
-    rows, row_bytes = ranges[0], self.shape[1] * files.DTYPES[self._sources[0].dtype].itemsize
-    step = max(1, _CHUNK // row_bytes)
-    for first in range(0, len(rows), step):
-      part = slice(rows.start + first, rows.start + min(first + step, len(rows)))
-      block = files.read(self._sources[0], part)[:, index[1]]
-      np.copyto(out[first : first + step], block, casting="unsafe")
+    spans = [range(*s.indices(n)) for s, n in zip(index, self.shape, strict=True)]
+    out = np.empty([len(span) for span in spans], dtype)
+    for to, piece in self._pieces(spans[0]):
+      np.copyto(out[to], piece[..., *index[1:]] if index[1:] else piece, casting="unsafe")
     return out
 
+  def _pieces(self, rows: range):
+    """(place in the output, array) of the given rows of the leading axis."""
+    place: Place = self._place
+    if place.stacked:
+      for i, layer in enumerate(rows):
+        yield i, place.to_ours(files.read(self._sources[layer]))
+    elif place.num_inputs:
+      yield slice(None), place.to_ours(files.read(self._sources[0]))[rows.start : rows.stop]
+    else:
+      row_bytes = math.prod(self.shape[1:]) * files.DTYPES[self._sources[0].dtype].itemsize
+      step = max(1, _CHUNK // row_bytes)
+      for first in range(rows.start, rows.stop, step):
+        stop = min(first + step, rows.stop)
+        to = slice(first - rows.start, stop - rows.start)
+        yield to, files.read(self._sources[0], slice(first, stop))
 
-def load_params(
-  tensors: Tensors,
-  layout: str,
-  config: TransformerConfig,
-  abstract: Any,
-  shardings: Any,
-) -> Any:
+
+def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> Any:
   """Reads every parameter of `abstract` onto the devices of its sharding.
 
   Args:
     tensors: what the directory holds.
-    layout: column of the table of names.
-    config: the network's configuration.
-    abstract: tree of shapes, as `eval_shape(lm.init)` gives it.
+    abstract: tree of shapes and dtypes, as `eval_shape(lm.init)` gives it.
     shardings: tree of the same structure.
+    tied: the output head is the embedding; a copy of it in the files is ignored.
 
   Raises:
     CheckpointError: a tensor is missing, has another shape or dtype, or is one too many; nothing
       is read before all names and shapes are found right.
   """
-  named = jax.tree_util.tree_leaves_with_path(abstract)
-  leaves = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in named}
-  readers = {name: Leaf(name, x.shape, layout, tensors) for name, x in leaves.items()}
-  surplus = tensors.surplus()
-  if config.tie_embeddings:
-    head = names.find("head", layout)
-    surplus = [name for name in surplus if head is None or name != head.name]
-  if surplus:
-    raise CheckpointError(
-      f"{tensors.where} holds tensor {surplus[0]} of {tensors[surplus[0]]}, which its config.json "
-      f"has no place for ({len(surplus)} such tensors)"
-    )
+  paths = jax.tree_util.tree_leaves_with_path(abstract)
+  leaves = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in paths}
+  readers = {name: Leaf(name, x.shape, tensors) for name, x in leaves.items()}
+  tensors.check_all_used({name for leaf in readers.values() for name in leaf.names}, tied)
   where = dict(zip(leaves, jax.tree.leaves(shardings), strict=True))
-  # Largest first: while a leaf is moved to its device it exists twice, and the largest should do
-  # so when little else is loaded.
+  # Largest first: while a leaf moves to its device it exists twice, and the largest should do so
+  # when little else is loaded.
   order = sorted(leaves, key=lambda name: -math.prod(leaves[name].shape))
-  arrays = {name: place(readers[name], leaves[name].dtype, where[name]) for name in order}
+  arrays = {name: _put(readers[name], leaves[name].dtype, where[name]) for name in order}
   return jax.tree.unflatten(jax.tree.structure(abstract), [arrays[name] for name in leaves])
 
 
-def place(leaf: Leaf, dtype: Any, sharding: Sharding) -> jax.Array:
+def _put(leaf: Leaf, dtype: Any, sharding: Sharding) -> jax.Array:
   """One leaf as a global array; a piece that several devices hold is read once."""
   holders: dict[tuple, list] = {}
-  indices = sharding.addressable_devices_indices_map(leaf.shape)
-  for device, index in indices.items():
-    index = index or (slice(None),) * len(leaf.shape)
+  for device, index in sharding.addressable_devices_indices_map(leaf.shape).items():
     key = tuple(s.indices(n) for s, n in zip(index, leaf.shape, strict=True))
     holders.setdefault(key, []).append(device)
   pieces = []
   for key, devices in holders.items():
     block = leaf.read(tuple(slice(*k) for k in key), np.dtype(dtype))
     pieces += [jax.device_put(block, device) for device in devices]
-    jax.block_until_ready(pieces)  # the block may be freed
+    jax.block_until_ready(pieces)  # so that the block can be freed
+    del block
   return jax.make_array_from_single_device_arrays(leaf.shape, sharding, pieces)
-
-
-def read_folder(folder: pathlib.Path, layout: str) -> Tensors:
-  """What the safetensors of `folder` hold."""
-  return Tensors(files.read_folder(folder), layout, str(folder))

@@ -6,8 +6,11 @@ axis N. Theirs end in `.weight`, or `.bias` where ours is a bias; `{}` stands fo
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
+
+import numpy as np
 
 
 class Column(NamedTuple):
@@ -25,62 +28,121 @@ class Column(NamedTuple):
 
 
 class Part(NamedTuple):
-  """A third of a tensor that fuses q, k and v along its last axis."""
+  """A third of a tensor that fuses q, k and v along its outputs."""
 
   name: str
   index: int
 
 
+_INV_FREQ = re.compile(r"rotary_emb\.inv_freq$")
 COLUMNS = {
-  "llama": Column("model.", False, re.compile(r"rotary_emb\.inv_freq$")),
-  "llada": Column("model.", False, re.compile(r"rotary_emb\.inv_freq$")),
+  "llama": Column("model.", False, _INV_FREQ),
+  "llada": Column("model.", False, _INV_FREQ),
+  "gpt2": Column("transformer.", True, re.compile(r"(^|\.)attn\.(masked_)?bias$")),
+  "esm": Column(
+    "esm.",
+    False,
+    re.compile(r"contact_head\.|pooler\.|inv_freq$|position_ids$|position_embeddings\.weight$"),
+  ),
 }
 
-# ours: (Llama, Mistral, Qwen, Dream, SDAR, Fast-dLLM), LLaDA
-_L, _B = "model.layers.{}.", "model.transformer.blocks.{}."
+_L, _B, _H = "model.layers.{}.", "model.transformer.blocks.{}.", "transformer.h.{}."
+_E, _A = "esm.encoder.layer.{}.", "esm.encoder.layer.{}.attention."
+_QKV = [Part(_H + "attn.c_attn", i) for i in range(3)]
+# fmt: off
 _TABLE: dict[str, tuple[str | Part | None, ...]] = {
-  "embedding": ("model.embed_tokens", "model.transformer.wte"),
-  "final_norm": ("model.norm", "model.transformer.ln_f"),
-  "head": ("lm_head", "model.transformer.ff_out"),
-  "layers.attn_norm": (_L + "input_layernorm", _B + "attn_norm"),
-  "layers.attn.q": (_L + "self_attn.q_proj", _B + "q_proj"),
-  "layers.attn.k": (_L + "self_attn.k_proj", _B + "k_proj"),
-  "layers.attn.v": (_L + "self_attn.v_proj", _B + "v_proj"),
-  "layers.attn.o": (_L + "self_attn.o_proj", _B + "attn_out"),
-  "layers.attn.q_norm": (_L + "self_attn.q_norm", None),
-  "layers.attn.k_norm": (_L + "self_attn.k_norm", None),
-  "layers.mlp_norm": (_L + "post_attention_layernorm", _B + "ff_norm"),
-  "layers.mlp.gate": (_L + "mlp.gate_proj", _B + "ff_proj"),
-  "layers.mlp.up": (_L + "mlp.up_proj", _B + "up_proj"),
-  "layers.mlp.down": (_L + "mlp.down_proj", _B + "ff_out"),
+  # ours: Llama, Mistral, Qwen, Dream, SDAR, Fast-dLLM; LLaDA; GPT-2; ESM-2
+  "embedding": ("model.embed_tokens", "model.transformer.wte", "transformer.wte",
+                "esm.embeddings.word_embeddings"),
+  "position_embedding": (None, None, "transformer.wpe", None),
+  "final_norm": ("model.norm", "model.transformer.ln_f", "transformer.ln_f",
+                 "esm.encoder.emb_layer_norm_after"),
+  "dense": (None, None, None, "lm_head.dense"),
+  "head_norm": (None, None, None, "lm_head.layer_norm"),
+  "head": ("lm_head", "model.transformer.ff_out", "lm_head", "lm_head.decoder"),
+  "head_bias": (None, None, None, "lm_head"),
+  "layers.attn_norm": (_L + "input_layernorm", _B + "attn_norm", _H + "ln_1", _A + "LayerNorm"),
+  "layers.attn.q": (_L + "self_attn.q_proj", _B + "q_proj", _QKV[0], _A + "self.query"),
+  "layers.attn.k": (_L + "self_attn.k_proj", _B + "k_proj", _QKV[1], _A + "self.key"),
+  "layers.attn.v": (_L + "self_attn.v_proj", _B + "v_proj", _QKV[2], _A + "self.value"),
+  "layers.attn.o": (_L + "self_attn.o_proj", _B + "attn_out", _H + "attn.c_proj",
+                    _A + "output.dense"),
+  "layers.attn.q_norm": (_L + "self_attn.q_norm", None, None, None),
+  "layers.attn.k_norm": (_L + "self_attn.k_norm", None, None, None),
+  "layers.mlp_norm": (_L + "post_attention_layernorm", _B + "ff_norm", _H + "ln_2",
+                      _E + "LayerNorm"),
+  "layers.mlp.gate": (_L + "mlp.gate_proj", _B + "ff_proj", None, None),
+  "layers.mlp.up": (_L + "mlp.up_proj", _B + "up_proj", _H + "mlp.c_fc",
+                    _E + "intermediate.dense"),
+  "layers.mlp.down": (_L + "mlp.down_proj", _B + "ff_out", _H + "mlp.c_proj", _E + "output.dense"),
 }
+# fmt: on
 TABLE = {ours: dict(zip(COLUMNS, theirs, strict=True)) for ours, theirs in _TABLE.items()}
 
 
-class Theirs(NamedTuple):
-  """Where one of our leaves comes from.
+class Place(NamedTuple):
+  """Where one of our leaves lies among their tensors, and in which orientation.
 
   Attributes:
     name: their tensor; `{}` is the layer.
-    part: which third of it, or None for all.
+    part: which third of it is ours, or None for all.
+    stacked: ours is the stack of one tensor a layer.
+    inner: our shape, without the stacking axis.
+    num_inputs: leading axes of a kernel that are its inputs; 0 for everything else.
     transposed: it is stored [out, in], ours [in, out].
   """
 
   name: str
   part: int | None
+  stacked: bool
+  inner: tuple[int, ...]
+  num_inputs: int
   transposed: bool
 
   def of_layer(self, layer: int) -> str:
     """The tensor's name in one layer."""
     return self.name.format(layer)
 
+  @property
+  def _matrix(self) -> tuple[int, ...]:
+    """Ours with inputs and outputs flattened; vectors flat, tables as they are."""
+    if self.num_inputs:
+      split = self.inner[: self.num_inputs], self.inner[self.num_inputs :]
+      return tuple(math.prod(axes) for axes in split)
+    return self.inner if not self.stacked else (math.prod(self.inner),)
 
-def find(leaf: str, layout: str) -> Theirs | None:
-  """What our `leaf` ("layers.attn.q_kernel") is called in `layout`, or None if nothing there is."""
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Of their tensor, all parts together."""
+    *inputs, outputs = self._matrix
+    shape = (*inputs, outputs if self.part is None else 3 * outputs)
+    return shape[::-1] if self.transposed else shape
+
+  def to_ours(self, theirs: np.ndarray) -> np.ndarray:
+    """Their tensor as one layer of ours, without a copy (reshaping only splits axes)."""
+    x = theirs.T if self.transposed else theirs
+    x = x if self.part is None else np.split(x, 3, axis=-1)[self.part]
+    return x.reshape(self.inner)
+
+  def to_theirs(self, ours: np.ndarray) -> np.ndarray:
+    """One layer of ours as (our part of) their tensor."""
+    x = ours.reshape(self._matrix)
+    return x.T if self.transposed else x
+
+
+def find(leaf: str, shape: tuple[int, ...], layout: str) -> Place | None:
+  """The place of our `leaf` ("layers.attn.q_kernel") of `shape` in `layout`, or None."""
   base, kind = re.fullmatch(r"(.*?)(?:[._](kernel|bias|scale))?", leaf).groups()
-  entry = TABLE.get(base, {}).get(layout)
+  entry = TABLE.get(leaf, TABLE.get(base, {})).get(layout)
   if entry is None:
     return None
   name, part = entry if isinstance(entry, Part) else (entry, None)
-  suffix = ".bias" if kind == "bias" else ".weight"
-  return Theirs(name + suffix, part, kind == "kernel" and not COLUMNS[layout].in_out)
+  kernel, stacked = kind == "kernel", leaf.startswith("layers.")
+  return Place(
+    name=name + (".bias" if kind == "bias" else ".weight"),
+    part=part,
+    stacked=stacked,
+    inner=tuple(shape[1:] if stacked else shape),
+    num_inputs=0 if not kernel else 2 if base.endswith(".o") else 1,
+    transposed=kernel and not COLUMNS[layout].in_out,
+  )
