@@ -36,11 +36,29 @@ def openings(
   ]
 
 
+def tell(lm, params, prompts, limits: Limits, temperature: float, seed: int, batch_size: int):
+  """Yields the Result of every prompt, and prints how fast it goes."""
+  choose = sampling.make_choice(temperature)
+  decoder = Decoder(lambda _: ar.make_sampler(lm, limits, choose))
+  start, tokens = time.perf_counter(), 0
+  results = decoder.generate(params, prompts, jax.random.key(seed), batch_size=batch_size)
+  for i, result in enumerate(results, start=1):
+    yield result
+    tokens += len(result.prompt_tokens) + len(result.tokens)
+    if i % (10 * batch_size) == 0 or i == len(prompts):
+      rate = tokens / (time.perf_counter() - start)
+      print(
+        f"temperature {temperature}: {i}/{len(prompts)} stories, {rate:.0f} tokens/s", flush=True
+      )
+
+
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--out", required=True, help="tokens.npz to write")
   parser.add_argument("--stories", default="asset:stories_train.txt.xz")
-  parser.add_argument("--temperature", type=float, default=0.0)
+  parser.add_argument(
+    "--temperature", type=float, nargs="+", default=[0.0], help="one round of stories for each"
+  )
   parser.add_argument("--passes", type=int, default=4, help="openings taken from every story")
   parser.add_argument("--shortest", type=int, default=4, help="tokens of the shortest opening")
   parser.add_argument("--longest", type=int, default=48, help="tokens of the longest opening")
@@ -52,20 +70,15 @@ def main(argv: list[str] | None = None) -> int:
   tokenizer = tokenizers.load_tokenizer("tok512")
   documents = files.read_documents(assets.resolve(args.stories), "<|endoftext|>")
   stories = [tokenizer.encode(d.body, bos=True) for d in documents]
-  prompts = openings(stories, args.passes, args.shortest, args.longest, args.seed)
   config, params = llama2c.read(assets.path("stories260K.bin"))
   limits = Limits(args.seq_len - args.longest, eos_ids=(tokenizer.bos_id,))
-  choose = sampling.make_choice(args.temperature)
-  decoder = Decoder(lambda _: ar.make_sampler(make_lm(config), limits, choose))
 
-  start, told, lengths = time.perf_counter(), [], []
-  results = decoder.generate(params, prompts, jax.random.key(args.seed), batch_size=args.batch_size)
-  for i, r in enumerate(results):
-    told.append(r.prompt_tokens + r.tokens)
-    lengths.append(len(r.prompt_tokens))
-    if (i + 1) % (10 * args.batch_size) == 0 or i + 1 == len(prompts):
-      rate = sum(map(len, told)) / (time.perf_counter() - start)
-      print(f"{i + 1}/{len(prompts)} stories, {rate:.0f} tokens/s", flush=True)
+  told, lengths = [], []
+  for seed, temperature in enumerate(args.temperature, start=args.seed):
+    prompts = openings(stories, args.passes, args.shortest, args.longest, seed)
+    for r in tell(make_lm(config), params, prompts, limits, temperature, seed, args.batch_size):
+      told.append(r.prompt_tokens + r.tokens)
+      lengths.append(len(r.prompt_tokens))
   settings = {k: v for k, v in vars(args).items() if k != "out"}
   settings["stories"] = pathlib.Path(args.stories).name
   meta = dict(settings, model="stories260K", vocab_size=config.vocab_size, eos_id=1)

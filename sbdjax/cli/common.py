@@ -129,10 +129,13 @@ def load_config(
       of the wrong type.
   """
   config = _run_config_file(flag)
-  # A section's `name` decides which fields it has, so names come first.
-  order = sorted(overrides, key=lambda name: not name.endswith(".name"))
-  for name in order:
-    sections = schema(config) if schema and not name.endswith(".name") else {}
+
+  # A section's `name` in the file may decide which fields the section has, so those come first.
+  def decides(name: str) -> bool:
+    return name.endswith(".name") and name in _flat(config)
+
+  for name in sorted(overrides, key=lambda name: not decides(name)):
+    sections = schema(config) if schema and not decides(name) else {}
     for section in sections.keys() - config.keys():
       config[section] = ConfigDict()
     _override(config, name, overrides[name], sections)

@@ -1,4 +1,4 @@
-"""AdamW with global-norm clipping and learning-rate schedules, from one frozen config."""
+"""AdamW or Muon with global-norm clipping and learning-rate schedules, from one frozen config."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
+from optax import contrib
 
 from sbdjax.errors import UsageError
 from sbdjax.train.state import map_with_names
@@ -41,19 +42,26 @@ SCHEDULES: dict[str, Callable[[OptimConfig, int], optax.Schedule]] = {
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-  """AdamW (Loshchilov & Hutter 2019, decoupled decay scaled by the learning rate).
+  """The update rule: "adamw" (Loshchilov & Hutter 2019) or "muon" (Jordan et al. 2024).
+
+  Both decay weights decoupled, scaled by the learning rate. Muon orthogonalises the momentum of
+  the layers' matrices and scales it to the RMS of an Adam update (Liu et al. 2025, eq. 4), so one
+  learning rate serves both; embeddings, head, norms and biases are AdamW's, with Nesterov momentum.
 
   Attributes:
+    name: a key of OPTIMIZERS.
     learning_rate: peak, reached after the warm-up.
     schedule: what follows the warm-up: "constant", or "cosine" / "linear" down to
       `final_fraction * learning_rate` at the last step.
     warmup_steps: updates of linear warm-up; the first update already moves.
     final_fraction: see `schedule`.
     b1, b2, eps: Adam's moments and the term in its denominator.
+    muon_beta: momentum of Muon's matrices.
     weight_decay: of matrices and embeddings; norms and biases are never decayed.
     clip_norm: largest global gradient norm; 0 switches clipping off.
   """
 
+  name: str = "adamw"
   learning_rate: float = 1e-3
   schedule: str = "cosine"
   warmup_steps: int = 0
@@ -61,10 +69,13 @@ class OptimConfig:
   b1: float = 0.9
   b2: float = 0.95
   eps: float = 1e-8
+  muon_beta: float = 0.95
   weight_decay: float = 0.1
   clip_norm: float = 1.0
 
   def __post_init__(self):
+    if self.name not in OPTIMIZERS:
+      raise UsageError(f"optim.name={self.name!r}: choose one of {tuple(OPTIMIZERS)}")
     if self.schedule not in SCHEDULES:
       raise UsageError(f"optim.schedule={self.schedule!r}: choose one of {tuple(SCHEDULES)}")
     if self.learning_rate <= 0:
@@ -72,7 +83,7 @@ class OptimConfig:
     for name in ("warmup_steps", "final_fraction", "weight_decay", "clip_norm"):
       if getattr(self, name) < 0:
         raise UsageError(f"optim.{name} must not be negative, got {getattr(self, name)}")
-    for name in ("b1", "b2"):
+    for name in ("b1", "b2", "muon_beta"):
       if not 0 <= getattr(self, name) < 1:
         raise UsageError(f"optim.{name} must lie in [0, 1), got {getattr(self, name)}")
 
@@ -103,14 +114,8 @@ def decay_mask(params: Any) -> Any:
   return map_with_names(lambda name, _: not _NO_DECAY.search(name), params)
 
 
-def make_optimizer(config: OptimConfig, steps: int) -> Optimizer:
-  """Clipping (if on), then AdamW, for a run of `steps` updates.
-
-  Raises:
-    UsageError: the warm-up does not fit into `steps`.
-  """
-  schedule = make_schedule(config, steps)
-  adamw = optax.adamw(
+def _adamw(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+  return optax.adamw(
     schedule,
     b1=config.b1,
     b2=config.b2,
@@ -118,5 +123,58 @@ def make_optimizer(config: OptimConfig, steps: int) -> Optimizer:
     weight_decay=config.weight_decay,
     mask=decay_mask,
   )
+
+
+def matrix_dimensions(params: Any) -> Any:
+  """Which axes of a stacked layer kernel are the matrix's rows and columns; None: no matrix.
+
+  q, k and v are [N, D, heads, Dh], one D x (heads Dh) matrix a layer; o is [N, heads, Dh, D].
+  """
+
+  def dimensions(name, leaf):
+    if not (name.startswith("layers/") and name.endswith("_kernel")):
+      return None
+    if name.endswith("/o_kernel"):
+      return contrib.MuonDimensionNumbers(reduction_axis=(1, 2), output_axis=3)
+    columns = tuple(range(2, leaf.ndim))
+    return contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=columns)
+
+  return map_with_names(dimensions, params)
+
+
+# An Adam update has an RMS of about 0.2 (Liu et al. 2025, section 2.2).
+_ADAM_RMS = 0.2
+
+
+def _muon(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+  # optax's own decay of the leaves left to Adam knows no mask, so decay and rate come after it.
+  return optax.chain(
+    contrib.muon(
+      1.0,
+      beta=config.muon_beta,
+      adam_b1=config.b1,
+      adam_b2=config.b2,
+      eps=config.eps,
+      muon_weight_dimension_numbers=matrix_dimensions,
+      consistent_rms=_ADAM_RMS,
+    ),
+    optax.add_decayed_weights(-config.weight_decay, mask=decay_mask),
+    optax.scale_by_schedule(schedule),
+  )
+
+
+OPTIMIZERS: dict[str, Callable[[OptimConfig, optax.Schedule], optax.GradientTransformation]] = {
+  "adamw": _adamw,
+  "muon": _muon,
+}
+
+
+def make_optimizer(config: OptimConfig, steps: int) -> Optimizer:
+  """Clipping (if on), then the update rule of `config.name`, for a run of `steps` updates.
+
+  Raises:
+    UsageError: the warm-up does not fit into `steps`.
+  """
+  schedule = make_schedule(config, steps)
   clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-  return Optimizer(optax.chain(*clip, adamw), schedule)
+  return Optimizer(optax.chain(*clip, OPTIMIZERS[config.name](config, schedule)), schedule)

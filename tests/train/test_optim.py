@@ -1,10 +1,12 @@
 """Schedules against their formulas, AdamW against numpy, and what decay leaves alone."""
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sbdjax.errors import UsageError
@@ -12,6 +14,7 @@ from sbdjax.lm import make_lm
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.train.optim import OptimConfig, decay_mask, make_optimizer, make_schedule
 from sbdjax.train.state import leaf_names
+from tests import models
 
 
 def _expected(schedule, step, peak=2.0, warmup=4, steps=20, final=0.25):
@@ -85,3 +88,67 @@ def test_decay_spares_exactly_what_is_a_vector_in_each_layer():
 def test_unusable_settings_are_named(field):
   with pytest.raises(UsageError, match=f"optim.{next(iter(field))}"):
     OptimConfig(**field)
+
+
+MUON = OptimConfig(
+  name="muon", learning_rate=0.1, schedule="constant", clip_norm=0.0, weight_decay=0.0, b2=0.99
+)
+
+
+def _one_update(config):
+  """(parameters, gradients, updates) of a tiny network, by name."""
+  lm = models.lm_of(qkv_bias=True)
+  params = models.random_params(lm, seed=1)
+  grads = models.random_params(lm, seed=2)
+  tx = make_optimizer(config, 10).tx
+  updates, _ = tx.update(grads, tx.init(params), params)
+  return leaf_names(params), leaf_names(grads), leaf_names(updates)
+
+
+def _as_matrices(name, x):
+  """[N, rows, columns] of a stacked kernel, by the names of its axes."""
+  n = x.shape[0]
+  rows = x.shape[1] * x.shape[2] if name.endswith("o_kernel") else x.shape[1]
+  return np.asarray(x, np.float64).reshape(n, rows, -1)
+
+
+def test_muon_orthogonalises_each_layers_matrices():
+  _, grads, updates = _one_update(MUON)
+  kernels = [name for name in grads if name.endswith("_kernel")]
+  assert len(kernels) == 7
+  for name in kernels:
+    for gradient, update in zip(
+      _as_matrices(name, grads[name]), _as_matrices(name, updates[name]), strict=True
+    ):
+      u, _, vt = np.linalg.svd(gradient, full_matrices=False)
+      # The polar factor of the gradient, at the RMS of an Adam update; Newton-Schulz leaves the
+      # singular values within about 30 % of 1.
+      scale = 0.1 * 0.2 * np.sqrt(max(gradient.shape))
+      singular = np.diag(u.T @ -update @ vt.T) / scale
+      assert singular.min() > 0.6 and singular.max() < 1.3, name
+      off = u.T @ -update @ vt.T / scale - np.diag(singular)
+      assert np.abs(off).max() < 0.01, name
+
+
+def test_muon_leaves_the_rest_to_adam():
+  params, grads, updates = _one_update(MUON)
+  tx = optax.nadam(0.1, b1=MUON.b1, b2=MUON.b2, eps=MUON.eps)
+  adam, _ = tx.update(grads, tx.init(params), params)
+  others = [name for name in grads if not name.endswith("_kernel")]
+  assert {"embedding", "final_norm/scale", "layers/attn/q_bias"} <= set(others)
+  for name in others:
+    np.testing.assert_allclose(updates[name], adam[name], rtol=1e-5, err_msg=name)
+
+
+def test_muon_decays_what_adamw_decays():
+  params, _, without = _one_update(MUON)
+  _, _, updates = _one_update(dataclasses.replace(MUON, weight_decay=0.5))
+  mask = leaf_names(decay_mask(params))
+  for name, p in params.items():
+    decay = 0.1 * 0.5 * p if mask[name] else 0.0 * p
+    np.testing.assert_allclose(updates[name], without[name] - decay, atol=1e-6, err_msg=name)
+
+
+def test_an_unknown_optimizer_is_named():
+  with pytest.raises(UsageError, match="optim.name='sgd'.*adamw.*muon"):
+    OptimConfig(name="sgd")
