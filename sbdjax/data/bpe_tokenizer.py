@@ -2,12 +2,14 @@
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from sbdjax.data import chat
 from sbdjax.errors import DataError, UsageError
 
 GPT2_END = "<|endoftext|>"
@@ -24,6 +26,9 @@ class LibraryTokenizer:
   """A tokenizer of the `tokenizers` library. See `tokenizers.Tokenizer` of this package.
 
   `continues` changes nothing: what the library does at the start of a text is in its file.
+
+  Attributes:
+    chat_template: how its checkpoint writes conversations, or None.
   """
 
   def __init__(
@@ -32,8 +37,10 @@ class LibraryTokenizer:
     bos_id: int | None = None,
     eos_id: int | None = None,
     mask_id: int | None = None,
+    chat_template: chat.ChatTemplate | None = None,
   ):
     self._library = library
+    self.chat_template = chat_template
     self.bos_id, self.eos_id, self.mask_id = bos_id, eos_id, mask_id
     # Ids may have gaps, so the number of entries is not enough.
     self.vocab_size = 1 + max(library.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -44,6 +51,33 @@ class LibraryTokenizer:
     del continues
     ids = self._library.encode(text, add_special_tokens=False).ids
     return self._special("bos", bos) + ids + self._special("eos", eos)
+
+  def encode_chat(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
+    """Token ids of a conversation, special tokens as the template writes them.
+
+    Args:
+      messages: {"role": ..., "content": ...} each.
+      kwargs: as `ChatTemplate.render`.
+
+    Raises:
+      UsageError: there is no template, or it has not this name.
+      DataError: the template refuses the conversation.
+    """
+    if self.chat_template is None:
+      raise UsageError("this tokenizer has no chat template: encode a text instead")
+    return self.encode(self.chat_template.render(messages, **kwargs))
+
+  def token_id(self, token: str) -> int | None:
+    """The id of one token of the vocabulary, by its text."""
+    return self._library.token_to_id(token)
+
+  def token_text(self, token: int) -> str | None:
+    """The text of one token of the vocabulary, by its id."""
+    return self._library.id_to_token(token)
+
+  def added_tokens(self) -> dict[str, int]:
+    """The tokens added to the vocabulary proper, most of them special: text -> id."""
+    return {t.content: i for i, t in self._library.get_added_tokens_decoder().items()}
 
   def encode_batch(self, texts: Sequence[str], continues: bool = False) -> list[np.ndarray]:
     del continues
@@ -125,10 +159,7 @@ def load_gpt2(vocab: pathlib.Path, merges: pathlib.Path) -> LibraryTokenizer:
 
 
 def load_tokenizer_json(path: pathlib.Path) -> LibraryTokenizer:
-  """Any `tokenizer.json`.
-
-  Its bos, eos and mask tokens are those named by `tokenizer_config.json` or
-  `special_tokens_map.json` beside it, else common names that its vocabulary holds, else None.
+  """Any `tokenizer.json`; special tokens and chat template as `with_settings` finds them.
 
   Raises:
     DataError: the file cannot be read.
@@ -139,9 +170,27 @@ def load_tokenizer_json(path: pathlib.Path) -> LibraryTokenizer:
     raise DataError(f"cannot read {path} as a tokenizer.json: {error}") from error
   library.no_padding()
   library.no_truncation()
-  settings = [_read_settings(path.parent / name) for name in _SETTING_FILES]
+  return with_settings(library, path.parent)
+
+
+def with_settings(library: tokenizers.Tokenizer, folder: pathlib.Path) -> LibraryTokenizer:
+  """`library` with its bos, eos and mask tokens and its chat template.
+
+  The tokens are those named by `tokenizer_config.json` or `special_tokens_map.json` in `folder`,
+  else common names that the vocabulary holds, else None.
+
+  Raises:
+    DataError: a file that cannot be read.
+  """
+  settings = [_read_settings(folder / name) for name in _SETTING_FILES]
   special = {name: _find_special(library, settings, name) for name in _COMMON_NAMES}
-  return LibraryTokenizer(library, *(special[name] for name in ("bos", "eos", "mask")))
+  template = chat.load(folder, settings[0])
+  return LibraryTokenizer(library, *(special[name] for name in ("bos", "eos", "mask")), template)
+
+
+def tokenizer_config(folder: pathlib.Path) -> dict:
+  """tokenizer_config.json of `folder`, or {}. Raises DataError where it cannot be read."""
+  return _read_settings(folder / _SETTING_FILES[0])
 
 
 def _read_settings(path: pathlib.Path) -> dict:

@@ -2,13 +2,19 @@
 
 import difflib
 import pathlib
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from sbdjax.data import assets
-from sbdjax.data.bpe_tokenizer import load_gpt2, load_tokenizer_json
+from sbdjax.data import assets, vocabulary_files
+from sbdjax.data.bpe_tokenizer import (
+  load_gpt2,
+  load_tokenizer_json,
+  tokenizer_config,
+  with_settings,
+)
 from sbdjax.data.llama2c_tokenizer import Llama2cTokenizer
 from sbdjax.data.text8_tokenizer import Text8Tokenizer
 from sbdjax.errors import UsageError
@@ -60,6 +66,21 @@ class Tokenizer(Protocol):
     """A decoder that is fed one token at a time."""
 
 
+# Files a tokenizer may consist of, beside llama2.c's `tok*.bin`.
+FILES = (
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "special_tokens_map.json",
+  "added_tokens.json",
+  "chat_template.jinja",
+  "chat_template.json",
+  "vocab.json",
+  "merges.txt",
+  "encoder.json",
+  "vocab.bpe",
+  "vocab.txt",
+)
+
 BUILTIN: dict[str, Callable[[], Tokenizer]] = {
   "text8": Text8Tokenizer,
   "tok512": lambda: Llama2cTokenizer.load(assets.path("tok512.bin")),
@@ -71,14 +92,38 @@ def _load_folder(folder: pathlib.Path) -> Tokenizer:
     return load_tokenizer_json(folder / "tokenizer.json")
   for vocab, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
     if (folder / vocab).is_file() and (folder / merges).is_file():
-      return load_gpt2(folder / vocab, folder / merges)
+      return _load_bpe(folder, folder / vocab, folder / merges)
+  if (folder / "vocab.txt").is_file():
+    library = vocabulary_files.esm(folder / "vocab.txt")
+    if library is not None:
+      return with_settings(library, folder)
   found = sorted(folder.glob("tok*.bin"))
   if len(found) == 1:
     return Llama2cTokenizer.load(found[0])
   raise UsageError(
     f"no tokenizer in folder {folder}: expected tokenizer.json, encoder.json + vocab.bpe, "
-    "vocab.json + merges.txt, or one tok*.bin"
+    "vocab.json + merges.txt, ESM's vocab.txt, or one tok*.bin"
   )
+
+
+def _load_bpe(folder: pathlib.Path, vocab: pathlib.Path, merges: pathlib.Path) -> Tokenizer:
+  """GPT-2's kind of files, cut up as the class that tokenizer_config.json names cuts text."""
+  settings = tokenizer_config(folder)
+  name = str(settings.get("tokenizer_class", "GPT2Tokenizer")).removesuffix("Fast")
+  if name in vocabulary_files.QWEN2_CLASSES:
+    return with_settings(vocabulary_files.qwen2(vocab, merges, settings), folder)
+  if name == "GPT2Tokenizer":
+    return load_gpt2(vocab, merges)
+  raise UsageError(
+    f"{folder} has the files of a {name}, which is only read from a tokenizer.json: save it with "
+    "that file (transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+  )
+
+
+def has_files(folder: pathlib.Path) -> bool:
+  """Whether `folder` holds vocabulary files at all, readable or not."""
+  names = ("tokenizer.json", "vocab.json", "encoder.json", "vocab.txt")
+  return any((folder / name).is_file() for name in names) or any(folder.glob("tok*.bin"))
 
 
 def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
@@ -88,6 +133,9 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     name: "text8"; "tok512" (embedded llama2.c vocabulary); a `tokenizer.json`; a llama2.c `*.bin`;
       or a folder with one of those or with GPT-2's `encoder.json` and `vocab.bpe`.
     mask_id: sets the tokenizer's `mask_id`; None keeps the vocabulary's own mask token, if any.
+
+  Returns:
+    The tokenizer; its attribute `origin` is `name`.
 
   Raises:
     UsageError: no such tokenizer.
@@ -109,4 +157,30 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     )
   if mask_id is not None:
     tokenizer.mask_id = mask_id
+  tokenizer.origin = name
   return tokenizer
+
+
+def save(tokenizer: Tokenizer, folder: pathlib.Path) -> str | None:
+  """Copies the files that `load_tokenizer` made the tokenizer of, so that `folder` opens as it.
+
+  Returns:
+    The name of a built-in one, which has no files to copy; else None.
+
+  Raises:
+    UsageError: it was not made by `load_tokenizer`.
+  """
+  origin = getattr(tokenizer, "origin", None)
+  if origin is None:
+    raise UsageError("this tokenizer was made of no files: save it yourself and load it from there")
+  if origin in BUILTIN:
+    return origin
+  path = pathlib.Path(origin)
+  if path.suffix == ".bin":
+    shutil.copy(path, folder)
+    return None
+  beside = path if path.is_dir() else path.parent
+  for file in [*(beside / name for name in FILES), *beside.glob("tok*.bin")]:
+    if file.is_file():
+      shutil.copy(file, folder)
+  return None

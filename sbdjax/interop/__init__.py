@@ -1,6 +1,6 @@
 """Weights from and to other programs' formats."""
 
-from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.interop.pretrained import Pretrained, load_pretrained, save_pretrained
 from sbdjax.interop.settings import GenerationDefaults
 
-__all__ = ["GenerationDefaults", "Pretrained", "load_pretrained"]
+__all__ = ["GenerationDefaults", "Pretrained", "load_pretrained", "save_pretrained"]

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from sbdjax.data import assets, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError
 from sbdjax.interop import llama2c, native
-from sbdjax.interop.hf import directory
+from sbdjax.interop.hf import directory, files, save
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
 
@@ -74,6 +74,8 @@ def load_pretrained(
       tokenizer_name, eos_ids = settings["tokenizer"], settings["eos_ids"]
     except KeyError as e:
       raise CheckpointError(f"{path} does not name its {e.args[0]}: write it again") from e
+  elif file.suffix in files.PICKLES and files.is_pickle(file):
+    raise files.refuse_pickle(file)
   else:
     config, params = llama2c.read(file)
     beside = file.with_name(f"tok{config.vocab_size}.bin")
@@ -90,6 +92,29 @@ def load_pretrained(
   check_vocabulary(lm, tokenizer, str(path), tokenizer_name)
   generation = GenerationDefaults(tuple(eos_ids), config.mask_id, **how)
   return Pretrained(lm, params, tokenizer, generation)
+
+
+def save_pretrained(
+  folder: str | os.PathLike, model: Pretrained, *, max_shard_bytes: int = save.MAX_SHARD_BYTES
+) -> None:
+  """Writes `model` as a Hugging Face directory that `load_pretrained` opens bit for bit.
+
+  config.json names the first architecture of `hf.configs.FAMILIES` that is this very network
+  (weights of a Mistral come out as a Llama's), the mask token, and under "sbdjax" what Hugging
+  Face has no key for. Rotary pairs of llama2.c are reordered to Hugging Face's. `transformers`
+  opens what it has a class for: Llama, Qwen2, Qwen3, GPT-2 and ESM-2.
+
+  Args:
+    folder: must not exist, or be empty.
+    model: as `load_pretrained` returns it; the tokenizer's own files are copied.
+    max_shard_bytes: size of a file of weights, unless one tensor is larger.
+
+  Raises:
+    UsageError: `folder` is taken, or no supported architecture is this network.
+    CheckpointError: it cannot be written.
+  """
+  lm, params, tokenizer, generation = model
+  save.write(folder, lm.config, params, tokenizer, generation, max_shard_bytes)
 
 
 def _shardings(abstract: Any, mesh: Mesh | None) -> Any:

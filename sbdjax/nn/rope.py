@@ -65,3 +65,11 @@ def rotate(
     a, b = jnp.split(x, 2, axis=-1)
     out = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
   return out.astype(x_BxHxTxDh.dtype)
+
+
+def to_half_pairs(x: np.ndarray) -> np.ndarray:
+  """Reorders the last axis of q or k weights from interleaved pairs to (i, i + Dh/2).
+
+  Scores are sums over channels, so the same order in q and k leaves them as they are.
+  """
+  return np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)

@@ -7,7 +7,6 @@ layer leaves carry a leading axis N, so compile time does not grow with depth.
 from __future__ import annotations
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from sbdjax.errors import UsageError

@@ -6,10 +6,12 @@ architecture: a layout, what is fixed in its network, and how its texts are deco
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sbdjax.errors import CheckpointError, SbdjaxError
+from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
+from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn.transformer import TransformerConfig
 
 Settings = Mapping[str, Any]
@@ -138,7 +140,7 @@ def _derive_gpt2(settings: Settings, where: str) -> dict[str, Any]:
 
 def _write_gpt2(c: TransformerConfig) -> dict[str, Any]:
   names = {ours: theirs for theirs, ours in reversed(_GELUS.items())}
-  return dict(n_inner=c.d_ff, activation_function=names[c.mlp])
+  return dict(n_inner=c.d_ff, activation_function=names.get(c.mlp))
 
 
 def _derive_esm(settings: Settings, where: str) -> dict[str, Any]:
@@ -347,6 +349,7 @@ def from_settings(
   """The network of a config.json.
 
   Args:
+    mask_id: the mask token, which other files than config.json may name.
     dtype: of parameters and activations; None: as the file says, else float32.
 
   Raises:
@@ -365,7 +368,7 @@ def from_settings(
   missing = [layout.keys.get(name, name) for name, value in fields.items() if _unset(name, value)]
   if missing:
     raise CheckpointError(f"{where}: its config.json does not set {', '.join(missing)}")
-  stored = dtype or _named_dtype(settings) or "float32"
+  stored = dtype or named_dtype(settings) or "float32"
   ours = {name: value for name, value in settings.get(OURS, {}).items() if name in _OURS}
   own = dict(param_dtype=stored, compute_dtype=stored) | ours | dict(mask_id=mask_id)
   if dtype is not None:
@@ -380,7 +383,8 @@ def _unset(name: str, value: Any) -> bool:
   return value is None and name not in ("pad_id", "rope_scaling")
 
 
-def _named_dtype(settings: Settings) -> str | None:
+def named_dtype(settings: Settings) -> str | None:
+  """The dtype config.json names, if it is one of ours."""
   name = str(settings.get("dtype") or settings.get("torch_dtype")).removeprefix("torch.")
   return name if name in ("float32", "bfloat16", "float16") else None
 
@@ -393,3 +397,56 @@ def _check_needs(needs: Mapping[str, tuple], settings: Settings, where: str):
       raise CheckpointError(
         f"{where} sets {key}={value!r}, which is not supported: it must be {shown}"
       )
+
+
+def to_settings(config: TransformerConfig, generation: GenerationDefaults) -> dict[str, Any]:
+  """config.json of a model: of the first family that reads back as the very same network.
+
+  Rotary pairs are written in Hugging Face's order (see `save`), and `remat` is no property of a
+  checkpoint; everything else must come back.
+
+  Raises:
+    UsageError: no architecture has this combination of parts.
+  """
+  wanted = dataclasses.replace(config, rope_interleaved=False, remat="none")
+  how = (generation.attention, generation.shifted, generation.block_size)
+  for name, family in FAMILIES.items():
+    if how[:2] != (family.attention, family.shifted):
+      continue
+    settings = _write(name, family, config, generation)
+    try:
+      found = from_settings(family, settings, mask_id=config.mask_id, dtype=None, where=name)
+    except CheckpointError:
+      continue
+    if found == wanted and block_size(family, settings) == generation.block_size:
+      return settings
+  raise UsageError(
+    "no Hugging Face architecture has this network's combination of norm, MLP, positions, biases "
+    f"and attention ({generation.attention}): supported are {', '.join(FAMILIES)}"
+  )
+
+
+def _write(
+  name: str, family: Family, config: TransformerConfig, generation: GenerationDefaults
+) -> dict[str, Any]:
+  layout = LAYOUTS[family.layout]
+  settings = {"architectures": [name], "model_type": family.model_type}
+  settings |= layout.write(config)
+  settings |= {theirs: getattr(config, ours) for ours, theirs in layout.keys.items()}
+  settings |= dict(
+    torch_dtype=config.param_dtype,
+    eos_token_id=_one_or_all(generation.eos_ids),
+    mask_token_id=config.mask_id,
+  )
+  if family.block_size is not None:
+    settings[family.block_size[0]] = generation.block_size
+  ours = {
+    name: getattr(config, name)
+    for name, usual in zip(_OURS, (0, config.param_dtype), strict=True)
+    if getattr(config, name) != usual
+  }
+  return settings | ({OURS: ours} if ours else {})
+
+
+def _one_or_all(ids: tuple[int, ...]) -> int | list[int] | None:
+  return None if not ids else ids[0] if len(ids) == 1 else list(ids)

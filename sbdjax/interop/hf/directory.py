@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import jax
 
 from sbdjax.data import tokenizers
-from sbdjax.errors import CheckpointError
-from sbdjax.interop.hf import configs, files, load
+from sbdjax.data.bpe_tokenizer import LibraryTokenizer
+from sbdjax.interop.hf import configs, files, generation_config, load, names
 from sbdjax.interop.hf.configs import Family
+from sbdjax.interop.hf.files import CONFIG, GENERATION, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
-
-CONFIG, GENERATION = "config.json", "generation_config.json"
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "encoder.json")
 
 
 def read(
@@ -39,8 +36,9 @@ def read(
   settings = read_json(folder / CONFIG)
   family = configs.family_of(settings, where)
   tensors = load.Tensors(files.read_folder(folder), family.layout, where)
-  tokenizer = _tokenizer(folder)
+  tokenizer = _tokenizer(folder, settings)
   mask_id = _mask_id(family, settings, tokenizer)
+  settings.setdefault("torch_dtype", _stored_dtype(tensors))
   config = configs.from_settings(family, settings, mask_id=mask_id, dtype=dtype, where=where)
   if tokenizer is not None and mask_id is not None:
     tokenizer.mask_id = mask_id
@@ -54,25 +52,23 @@ def read(
     shifted=family.shifted,
     attention=family.attention,
     block_size=configs.block_size(family, settings),
+    decoding=generation_config.read_decoding(generation),
   )
   return lm, params, tokenizer, defaults
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON object. Raises CheckpointError where `path` is none."""
-  try:
-    found = json.loads(path.read_text("utf-8"))
-  except (OSError, ValueError) as e:
-    raise CheckpointError(f"cannot read {path}: {e}") from e
-  if not isinstance(found, dict):
-    raise CheckpointError(f"{path} is no JSON object")
-  return found
+def _tokenizer(folder: pathlib.Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer | None:
+  builtin = settings.get(configs.OURS, {}).get("tokenizer")
+  if builtin:
+    return tokenizers.load_tokenizer(builtin)
+  return tokenizers.load_tokenizer(str(folder)) if tokenizers.has_files(folder) else None
 
 
-def _tokenizer(folder: pathlib.Path) -> tokenizers.Tokenizer | None:
-  if any((folder / name).is_file() for name in _TOKENIZER_FILES):
-    return tokenizers.load_tokenizer(str(folder))
-  return None
+def _stored_dtype(tensors: load.Tensors) -> str | None:
+  """That of the embedding in the files, for a config.json that names none."""
+  stored = tensors.find(names.TABLE["embedding"][tensors.layout] + ".weight")
+  dtype = files.DTYPES.get(stored.dtype) if stored is not None else None
+  return None if dtype is None else dtype.name
 
 
 def _mask_id(family: Family, settings: Mapping[str, Any], tokenizer: Any) -> int | None:
@@ -91,5 +87,6 @@ def _eos_ids(
   found = generation.get("eos_token_id", settings.get("eos_token_id"))
   found = getattr(tokenizer, "eos_id", None) if found is None else found
   ids = [] if found is None else [found] if isinstance(found, int) else list(found)
-  del family
-  return tuple(ids)
+  if isinstance(tokenizer, LibraryTokenizer) and family.end_of_turn:
+    ids.append(tokenizer.token_id(family.end_of_turn))
+  return tuple(dict.fromkeys(i for i in ids if i is not None))

@@ -1,8 +1,8 @@
-"""Safetensors files read and written a tensor at a time, without mapping them into memory.
+"""Files of a checkpoint directory: JSON, and safetensors read and written a tensor at a time.
 
-Layout of a file: eight bytes with the length of the header (little endian), the header (JSON: name
--> dtype, shape and two offsets into what follows), then the bytes of all tensors. A mapped file
-counts as memory of the process while it is read; plain reads cost one tensor at a time.
+Layout of a safetensors file: eight bytes with the length of the header (little endian), the header (JSON: name
+-> dtype, shape and two offsets into what follows), then the bytes of all tensors. Nothing is
+mapped into memory: a mapped file counts as memory of the process, plain reads cost one tensor.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # A header is a few hundred bytes a tensor; a length beyond this is no safetensors file.
 _LARGEST_HEADER = 100_000_000
 
+CONFIG, GENERATION = "config.json", "generation_config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # Formats that are Python pickles: reading one runs whatever code its author put into it.
@@ -51,6 +52,17 @@ class Stored(NamedTuple):
 
   def __str__(self):
     return f"{self.dtype}{list(self.shape)}"
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """A JSON object. Raises CheckpointError where `path` is none."""
+  try:
+    found = json.loads(path.read_text("utf-8"))
+  except (OSError, ValueError) as e:
+    raise CheckpointError(f"cannot read {path}: {e}") from e
+  if not isinstance(found, dict):
+    raise CheckpointError(f"{path} is no JSON object")
+  return found
 
 
 def read_header(path: pathlib.Path) -> dict[str, Stored]:
@@ -114,6 +126,16 @@ def read_folder(folder: pathlib.Path) -> dict[str, Stored]:
   if pickles:
     raise refuse_pickle(folder / pickles[0])
   raise CheckpointError(f"{folder} has no weights: expected {SINGLE}, or shards and {INDEX}")
+
+
+def is_pickle(path: pathlib.Path) -> bool:
+  """Whether a file begins like one of torch's: a zip archive, or a bare pickle."""
+  try:
+    with path.open("rb") as file:
+      start = file.read(4)
+  except OSError:
+    return False
+  return start == b"PK\x03\x04" or (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05")
 
 
 def refuse_pickle(path: pathlib.Path) -> CheckpointError:

@@ -1,0 +1,74 @@
+"""Write a checkpoint as a Hugging Face directory: convert SRC DST [--mask_token=reserved|new|ID]
+
+SRC is whatever the other verbs take as --checkpoint: an embedded name, a llama2.c file, a file or
+training workdir of this package, or a Hugging Face directory. DST must not exist, or be empty. It
+gets config.json, safetensors, the tokenizer's files and generation_config.json; `transformers`
+opens it where it has a class for the network (Llama, Qwen2, Qwen3, GPT-2, ESM-2).
+
+--mask_token gives a next-token model the mask token that SBD needs: "reserved" uses a token that
+no text contains, "new" adds a row to the embedding (the mean of the others), a number names the
+token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from sbdjax.cli import flags
+from sbdjax.cli.common import Parser
+from sbdjax.errors import UsageError
+from sbdjax.interop.mask_token import add_mask_token, find_reserved
+from sbdjax.interop.pretrained import Pretrained, load_pretrained, save_pretrained
+from sbdjax.lm import make_lm
+
+
+def with_mask_token(model: Pretrained, choice: str, multiple_of: int) -> Pretrained:
+  """`model` with a mask token, by the flag's words.
+
+  Raises:
+    UsageError: it has one already, `choice` is nothing known, or no token is reserved.
+  """
+  config = model.lm.config
+  if config.mask_id is not None:
+    raise UsageError(f"SRC has a mask token already, {config.mask_id}: leave --mask_token out")
+  if choice not in ("reserved", "new") and not choice.isdecimal():
+    raise UsageError(f"--mask_token={choice}: give reserved, new or a token id")
+  token_id = int(choice) if choice.isdecimal() else None
+  if choice == "reserved":
+    token_id = find_reserved(config, model.tokenizer) if model.tokenizer is not None else None
+    if token_id is None:
+      raise UsageError("SRC's vocabulary has no reserved token: use --mask_token=new")
+  config, params = add_mask_token(config, model.params, token_id=token_id, multiple_of=multiple_of)
+  if model.tokenizer is not None:
+    model.tokenizer.mask_id = config.mask_id
+  generation = dataclasses.replace(model.generation, mask_id=config.mask_id)
+  return Pretrained(make_lm(config), params, model.tokenizer, generation)
+
+
+def _parser() -> Parser:
+  parser = Parser(prog="convert", description=__doc__)
+  add = parser.add_argument
+  add("src", metavar="SRC", help="embedded name, checkpoint file, workdir, Hugging Face directory")
+  add("dst", metavar="DST", help="folder to write")
+  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--mask_token", help="reserved, new, or a token id")
+  add("--vocab_multiple_of", type=int, default=1, help="with --mask_token=new: pad the vocabulary")
+  add("--shard_gb", type=float, default=5.0, help="largest file of weights, in 10^9 bytes")
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """Runs the verb; returns the exit code."""
+  args = _parser().parse_args(argv)
+  flags.at_least(args.vocab_multiple_of, 1, "--vocab_multiple_of")
+  if not args.shard_gb > 0:
+    raise UsageError(f"--shard_gb={args.shard_gb} must be positive")
+  model = load_pretrained(args.src, dtype=args.dtype)
+  if args.mask_token is not None:
+    model = with_mask_token(model, args.mask_token, args.vocab_multiple_of)
+  save_pretrained(args.dst, model, max_shard_bytes=int(args.shard_gb * 1e9))
+  files = sorted(path for path in pathlib.Path(args.dst).expanduser().iterdir())
+  for path in files:
+    print(f"{path.stat().st_size:>15,}  {path}")
+  return 0

@@ -1,0 +1,39 @@
+"""generation_config.json: the decoding settings its authors recommend, under our names and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sbdjax.interop.settings import GenerationDefaults
+
+_LENGTH = {"max_tokens": "max_new_tokens"}
+_CUTS = {"top_k": "top_k", "top_p": "top_p"}
+
+
+def read_decoding(found: Mapping[str, Any]) -> dict[str, Any]:
+  """Fields of `cli.decoders.DecoderConfig` that the file sets; temperature 0 is greedy.
+
+  Whether "do_sample" is set decides, as in transformers: where it is false, the file's temperature,
+  top_k and top_p mean nothing; where it is missing, nothing is recommended.
+  """
+  decoding = {ours: found[key] for ours, key in _LENGTH.items() if found.get(key) is not None}
+  if found.get("do_sample") is None:
+    return decoding
+  if not found["do_sample"]:
+    return decoding | {"temperature": 0.0}
+  temperature = 1.0 if found.get("temperature") is None else float(found["temperature"])
+  cuts = {ours: found[key] for ours, key in _CUTS.items() if found.get(key) is not None}
+  return decoding | {"temperature": temperature} | cuts
+
+
+def write(settings: Mapping[str, Any], generation: GenerationDefaults) -> dict[str, Any]:
+  """The file's contents: eos, bos and padding as in `settings` (config.json), and decoding."""
+  keys = ("bos_token_id", "eos_token_id", "pad_token_id")
+  found = {key: settings[key] for key in keys if settings.get(key) is not None}
+  decoding = dict(generation.decoding)
+  found |= {key: decoding[ours] for ours, key in (_LENGTH | _CUTS).items() if ours in decoding}
+  temperature = decoding.get("temperature")
+  if temperature is not None:
+    found["do_sample"] = temperature > 0
+  return found | ({"temperature": temperature} if temperature else {})

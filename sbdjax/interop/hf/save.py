@@ -1,0 +1,149 @@
+"""Writes a model as a Hugging Face directory: config, sharded safetensors, tokenizer, generation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from sbdjax.data import tokenizers
+from sbdjax.data.bpe_tokenizer import LibraryTokenizer
+from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.interop.hf import configs, files, generation_config, names
+from sbdjax.interop.hf.files import CONFIG, GENERATION, ToWrite, read_json
+from sbdjax.interop.settings import GenerationDefaults
+from sbdjax.nn import rope
+from sbdjax.nn.transformer import TransformerConfig
+
+MAX_SHARD_BYTES = 5_000_000_000
+# Leaves whose channels are paired by the rotation.
+_ROTATED = re.compile(r"attn\.[qk](_kernel|_bias|_norm\.scale)$")
+
+
+def write(
+  folder: str | os.PathLike,
+  config: TransformerConfig,
+  params: Mapping[str, Any],
+  tokenizer: tokenizers.Tokenizer | None,
+  generation: GenerationDefaults,
+  max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+  """Writes a checkpoint directory, whole or not at all, one tensor in memory at a time.
+
+  Args:
+    folder: must not exist, or be empty.
+    params: arrays this process can read whole, in `config.param_dtype`.
+    max_shard_bytes: a file holds at most so much, unless one tensor is larger.
+
+  Raises:
+    UsageError: `folder` is taken, or no Hugging Face architecture is this network.
+    CheckpointError: it cannot be written.
+  """
+  folder = pathlib.Path(folder).expanduser()
+  settings = configs.to_settings(config, generation)
+  layout = configs.FAMILIES[settings["architectures"][0]].layout
+  settings["bos_token_id"] = getattr(tokenizer, "bos_id", None)
+  tensors = _tensors(config, params, layout)
+  with _new_folder(folder) as temporary:
+    if tokenizer is not None:
+      builtin = tokenizers.save(tokenizer, temporary)
+      if builtin:
+        settings.setdefault(configs.OURS, {})["tokenizer"] = builtin
+      _name_mask_token(temporary, tokenizer, config.mask_id)
+    _write_json(temporary / CONFIG, settings)
+    _write_json(temporary / GENERATION, generation_config.write(settings, generation))
+    _write_shards(temporary, tensors, max_shard_bytes)
+
+
+def _name_mask_token(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None):
+  """Lets tokenizer_config.json name the mask token, where that is a token of the vocabulary."""
+  known = isinstance(tokenizer, LibraryTokenizer) and mask_id is not None
+  text = tokenizer.token_text(mask_id) if known else None
+  if text is not None:
+    path = folder / "tokenizer_config.json"
+    found = read_json(path) if path.is_file() else {}
+    if not found.get("mask_token"):
+      _write_json(path, found | {"mask_token": text})
+
+
+@contextlib.contextmanager
+def _new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A folder beside `folder` that gets its name once everything is in it."""
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise UsageError(f"{folder} exists already: name a new or empty folder")
+  temporary = folder.with_name(f".{folder.name}.tmp")
+  try:
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    yield temporary
+    temporary.replace(folder)
+  except OSError as e:
+    raise CheckpointError(f"cannot write {folder}: {e.strerror or e}") from e
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
+  path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def _tensors(
+  config: TransformerConfig, params: Mapping[str, Any], layout: str
+) -> dict[str, ToWrite]:
+  """Their tensors by name, in our order, each made from our parameters when it is written."""
+  parts: dict[str, list] = {}
+  shapes: dict[str, tuple[int, ...]] = {}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    place = names.find(name, leaf.shape, layout)
+    if place is None:
+      raise UsageError(f"files of this architecture have no place for parameter {name}")
+    turn = config.rope_interleaved and bool(_ROTATED.search(name))
+    for layer in range(leaf.shape[0] if place.stacked else 1):
+      theirs = place.of_layer(layer)
+      shapes[theirs] = place.shape
+      parts.setdefault(theirs, []).append((place, leaf, layer, turn))
+  dtype = np.dtype(jax.numpy.dtype(config.param_dtype))
+  return {
+    name: ToWrite(dtype, shapes[name], lambda sources=sources: _make(sources))
+    for name, sources in parts.items()
+  }
+
+
+def _make(sources: list) -> np.ndarray:
+  """One of their tensors, of all the parts it fuses."""
+  made = []
+  for place, leaf, layer, turn in sorted(sources, key=lambda s: s[0].part or 0):
+    ours = np.asarray(leaf[layer] if place.stacked else leaf)
+    made.append(place.to_theirs(rope.to_half_pairs(ours) if turn else ours))
+  return made[0] if len(made) == 1 else np.concatenate(made, axis=-1)
+
+
+def _write_shards(folder: pathlib.Path, tensors: Mapping[str, ToWrite], limit: int) -> None:
+  """One file where everything fits, else shards and their index."""
+  shards: list[dict[str, ToWrite]] = [{}]
+  filled = 0
+  for name, x in tensors.items():
+    if shards[-1] and filled + x.nbytes > limit:
+      shards.append({})
+      filled = 0
+    shards[-1][name] = x
+    filled += x.nbytes
+  if len(shards) == 1:
+    files.write(folder / files.SINGLE, shards[0])
+    return
+  where = {}
+  for i, shard in enumerate(shards, start=1):
+    file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+    files.write(folder / file, shard)
+    where |= dict.fromkeys(shard, file)
+  total = sum(x.nbytes for x in tensors.values())
+  _write_json(folder / files.INDEX, {"metadata": {"total_size": total}, "weight_map": where})
