@@ -1,23 +1,20 @@
-"""The network against float64 numpy and published weights; its masks, cache, dtypes and remat."""
+"""The network against float64 numpy; its masks, cache, dtypes, token dropout and remat."""
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from sbdjax import cache as kv_cache
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import make_lm, suppress
 from sbdjax.nn.rope import RopeScaling
-from sbdjax.nn.transformer import REMAT_POLICIES, TransformerConfig
+from sbdjax.nn.transformer import REMAT_POLICIES
 from tests import models
-from tests.helpers import require_shared
 from tests.reference import network, visibility
 
 B, T = 2, 9
@@ -41,12 +38,18 @@ def logits_of(lm, params, tokens, mask, positions=None):
   return np.asarray(compiled(lm)(params, tokens, positions, mask))
 
 
+BIASES = dict(qkv_bias=True, o_bias=True, mlp_bias=True)
 VARIANTS = {
   "llama2c": dict(rope_interleaved=True),
   "llama": dict(tie_embeddings=False, rope_scaling=RopeScaling(**LLAMA3), head_dim=8),
   "multi_query": dict(num_kv_heads=1, num_heads=3, head_dim=4, num_layers=1),
   "qwen2": dict(qkv_bias=True, rope_theta=1e6, norm_eps=1e-6),
   "qwen3": dict(qk_norm=True, head_dim=6, num_heads=4, d_model=10, tie_embeddings=False),
+  "llama_biases": dict(qkv_bias=True, o_bias=True, mlp_bias=True),
+  "gpt2": dict(
+    norm="layer", mlp="gelu_tanh", positions="learned", head_dim=5, max_seq_len=16, **BIASES
+  ),
+  "esm": dict(norm="layer", mlp="gelu", mlm_head=True, norm_eps=1e-3, **BIASES),
 }
 
 
@@ -63,69 +66,14 @@ def test_forward_equals_numpy(name):
     np.testing.assert_allclose(ours[row], expected, atol=2e-5)
 
 
-GOLDEN_NAMES = {
-  "attn_norm.scale": "input_layernorm.weight",
-  "mlp_norm.scale": "post_attention_layernorm.weight",
-  "mlp.gate_kernel": "mlp.gate_proj.weight",
-  "mlp.up_kernel": "mlp.up_proj.weight",
-  "mlp.down_kernel": "mlp.down_proj.weight",
-  "attn.q_norm.scale": "self_attn.q_norm.weight",
-  "attn.k_norm.scale": "self_attn.k_norm.weight",
-  **{f"attn.{x}_kernel": f"self_attn.{x}_proj.weight" for x in "qkvo"},
-  **{f"attn.{x}_bias": f"self_attn.{x}_proj.bias" for x in "qkv"},
-}
-
-
-def read_golden(folder):
-  """(lm, params) of a Hugging Face Llama, Mistral, Qwen2 or Qwen3 checkpoint."""
-  c = json.loads((folder / "config.json").read_text())
-  scaling = c.get("rope_scaling")
-  lm = make_lm(
-    TransformerConfig(
-      vocab_size=c["vocab_size"],
-      num_layers=c["num_hidden_layers"],
-      d_model=c["hidden_size"],
-      num_heads=c["num_attention_heads"],
-      num_kv_heads=c["num_key_value_heads"],
-      head_dim=c.get("head_dim") or 0,
-      d_ff=c["intermediate_size"],
-      max_seq_len=c["max_position_embeddings"],
-      rope_theta=c["rope_theta"],
-      rope_scaling=scaling
-      and RopeScaling(
-        *(scaling[k] for k in ("factor", "low_freq_factor", "high_freq_factor")),
-        scaling["original_max_position_embeddings"],
-      ),
-      norm_eps=c["rms_norm_eps"],
-      tie_embeddings=c["tie_word_embeddings"],
-      qkv_bias=c["model_type"] == "qwen2",
-      qk_norm=c["model_type"] == "qwen3",
-    )
-  )
-  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-
-  def leaf(path, shape):
-    name = jax.tree_util.keystr(path, simple=True, separator=".")
-    top = {"embedding": "embed_tokens.weight", "final_norm.scale": "norm.weight"}
-    if name == "head":
-      return tensors["lm_head.weight"]
-    if name in top:
-      return tensors[f"model.{top[name]}"]
-    theirs = GOLDEN_NAMES[name.removeprefix("layers.")]
-    stack = [tensors[f"model.layers.{n}.{theirs}"] for n in range(lm.config.num_layers)]
-    stack = np.stack([x.T for x in stack])  # they store [out, in]; a vector's transpose is itself
-    return stack.reshape(shape.shape)
-
-  return lm, jax.tree_util.tree_map_with_path(leaf, jax.eval_shape(lm.init, jax.random.key(0)))
-
-
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
-def test_published_implementations_agree(family):
-  folder = require_shared("goldens", f"hf_{family}_A")
-  lm, params = read_golden(folder)
-  expected = np.load(folder / "expected.npz")
-  ours = logits_of(lm, params, expected["input_ids"], masks.Causal())
-  np.testing.assert_allclose(ours, expected["logits"], atol=1e-4)
+def test_a_table_cut_by_padding_never_predicts_it():
+  lm = models.lm_of(unused_rows=3, mask_id=9)
+  params = models.random_params(lm)
+  tokens = models.tokens(B, T, vocab_size=10)
+  ours = logits_of(lm, params, tokens, masks.Causal())
+  whole = logits_of(models.lm_of(), params, tokens, masks.Causal())
+  np.testing.assert_array_equal(ours[..., :10], whole[..., :10])
+  assert (np.asarray(jax.nn.softmax(ours))[..., 10:] == 0).all()
 
 
 # --- what may depend on what ---------------------------------------------------------------------
@@ -187,6 +135,18 @@ def test_outputs_depend_on_exactly_what_the_mask_shows(jacobian, name):
 def tiny():
   lm = models.lm_of(rope_interleaved=True)
   return lm, models.random_params(lm)
+
+
+def test_scratch_beyond_learned_positions_stays_finite():
+  """Drafts may lie beyond the context: a NaN among their keys would spread to every query."""
+  lm = models.lm_of(positions="learned", max_seq_len=6)
+  params = models.random_params(lm)
+  cache, zero = lm.init_cache(B, T), jnp.zeros(B, jnp.int32)
+  where = models.positions(B, T)
+  got, cache = cached_step(lm, T)(params, cache, models.tokens(B, T), where, zero, where)
+  expected = logits_of(lm, params, models.tokens(B, T)[:, :6], masks.Causal())
+  np.testing.assert_allclose(got[:, :6], expected, atol=2e-5)
+  assert np.isfinite(got).all() and np.isfinite(cache.v).all()
 
 
 @functools.cache
@@ -255,6 +215,48 @@ def test_rows_of_other_lengths_with_a_causal_part_and_an_open_block(tiny):
   np.testing.assert_array_equal(after.k[:, 0, :, :5], cache.k[:, 0, :, :5])
   np.testing.assert_allclose(after.k[:, 0, :, 5:7], cache.k[:, 0, :, 5:7], atol=2e-5)
   assert np.asarray(cache.k[:, 0, :, 5:7]).all()
+
+
+# --- token dropout -------------------------------------------------------------------------------
+
+ESM = dict(mask_id=12, pad_id=1, token_dropout=True, **VARIANTS["esm"])
+
+
+def test_masks_enter_as_zeros_and_the_rest_makes_up_for_them():
+  """Rows without, with some, with nothing but masks between the ends; and padded ones."""
+  lm = models.lm_of(**ESM)
+  params = models.random_params(lm)
+  rows = [[0, 5, 6, 7, 8, 9, 4, 3, 2], [0, 12, 6, 12, 8, 9, 4, 12, 2], [0, *[12] * 7, 2]]
+  rows += [[0, 12, 6, 7, 2, 1, 1, 1, 1], [0, 12, 12, 2, 1, 1, 1, 1, 1]]
+  tokens = np.array(rows, np.int32)
+  length = (tokens != 1).sum(axis=1)
+  ours = logits_of(lm, params, tokens, masks.Full(jnp.asarray(length)))
+  for row, n in enumerate(length):
+    alone = network.forward(lm.config, params, tokens[row, :n], np.arange(n), np.ones((n, n), bool))
+    np.testing.assert_allclose(ours[row, :n], alone, atol=3e-5)
+  plain = models.lm_of(**VARIANTS["esm"])
+  assert np.abs(logits_of(plain, params, tokens, masks.Full()) - ours)[0].max() > 0.01
+
+
+def test_a_row_of_masks_or_padding_alone_stays_finite():
+  lm = models.lm_of(**ESM)
+  tokens = np.array([[12] * T, [1] * T], np.int32)
+  assert np.isfinite(logits_of(lm, models.random_params(lm), tokens, masks.Full())).all()
+
+
+def test_token_dropout_refuses_a_cache():
+  lm = models.lm_of(**ESM)
+  zero = jnp.zeros(B, jnp.int32)
+  with pytest.raises(UsageError, match="cannot be decoded with a cache"):
+    jax.eval_shape(
+      lambda: lm.apply(
+        models.random_params(lm),
+        models.tokens(B, T),
+        positions_BxT=models.positions(B, T),
+        mask=masks.Cached(zero, zero, T),
+        cache=lm.init_cache(B, T),
+      )
+    )
 
 
 # --- dtypes --------------------------------------------------------------------------------------
@@ -368,6 +370,15 @@ def test_full_remat_keeps_only_the_layers_inputs():
     (dict(norm_eps=-1e-5), "norm_eps"),
     (dict(mask_id=13), "vocabulary of 13"),
     (dict(mask_id=-1), "mask_id=-1"),
+    (dict(mask_id=12, unused_rows=1), "vocabulary of 12"),
+    (dict(unused_rows=13), "unused_rows=13"),
+    (dict(norm="batch"), "norm='batch'"),
+    (dict(mlp="relu"), "mlp='relu'"),
+    (dict(positions="alibi"), "positions='alibi'"),
+    (dict(token_dropout=True), "mask_id"),
+    (dict(pad_id=1), "pad_id"),
+    (dict(pad_id=13, mask_id=1, token_dropout=True), "pad_id=13"),
+    (dict(head_dim=0, d_model=2, positions="learned"), "head_dim"),
     (dict(compute_dtype="float8"), "compute_dtype='float8'"),
     (dict(param_dtype="int8"), "param_dtype='int8'"),
     (dict(remat="some"), "dots"),

@@ -1,4 +1,4 @@
-"""Attention and the Llama / Qwen decoder in float64 numpy, head by head."""
+"""Attention and the transformer of all families in float64 numpy, head by head."""
 
 import math
 
@@ -66,6 +66,50 @@ def rms_norm(x, scale, eps):
   return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * scale
 
 
+def layer_norm(x, scale, bias, eps):
+  mean = np.mean(x, axis=-1, keepdims=True)
+  variance = np.mean(x * x, axis=-1, keepdims=True) - mean**2
+  return (x - mean) / np.sqrt(variance + eps) * scale + bias
+
+
+def norm(config, p, x):
+  if config.norm == "layer":
+    return layer_norm(x, p["scale"], p["bias"], config.norm_eps)
+  return rms_norm(x, p["scale"], config.norm_eps)
+
+
+def gelu(x):
+  """x times the normal distribution function of x."""
+  return x * np.vectorize(lambda t: 0.5 * math.erfc(-t / math.sqrt(2)))(x)
+
+
+def gelu_tanh(x):
+  return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def mlp(config, p, x):
+  def project(name, y):
+    return y @ p[f"{name}_kernel"] + p.get(f"{name}_bias", 0.0)
+
+  if config.mlp == "swiglu":
+    gate = project("gate", x)
+    return project("down", gate / (1 + np.exp(-gate)) * project("up", x))
+  act = {"gelu": gelu, "gelu_tanh": gelu_tanh}[config.mlp]
+  return project("down", act(project("up", x)))
+
+
+def embed(config, p, tokens_T, positions_T):
+  x = p["embedding"][tokens_T]
+  if config.token_dropout:
+    ids = [t for t in tokens_T if t != config.pad_id]
+    share = sum(t == config.mask_id for t in ids) / len(ids)
+    for t, token in enumerate(tokens_T):
+      x[t] *= 0.0 if token in (config.mask_id, config.pad_id) else 0.88 / (1 - share)
+  if config.positions == "learned":
+    x = x + p["position_embedding"][positions_T]
+  return x
+
+
 def forward(config, params, tokens_T, positions_T, visible_TxT):
   """Logits [T, V] of one sequence.
 
@@ -76,27 +120,31 @@ def forward(config, params, tokens_T, positions_T, visible_TxT):
   c = config
   p = _float64(params)
   freq = frequencies(c.head_dim, c.rope_theta, c.rope_scaling)
-  x = p["embedding"][np.asarray(tokens_T)]
+  x = embed(c, p, np.asarray(tokens_T), np.asarray(positions_T))
   for n in range(c.num_layers):
     layer = _layer(p["layers"], n)
-    h = rms_norm(x, layer["attn_norm"]["scale"], c.norm_eps)
     attn = layer["attn"]
+    h = norm(c, layer["attn_norm"], x)
     q, k, v = (_heads(h, attn, name) for name in "qkv")
     if c.qk_norm:
       q = rms_norm(q, attn["q_norm"]["scale"], c.norm_eps)
       k = rms_norm(k, attn["k_norm"]["scale"], c.norm_eps)
-    q, k = (
-      np.stack([rotate(head, positions_T, freq, c.rope_interleaved) for head in y]) for y in (q, k)
-    )
+    if c.positions == "rotary":
+      q, k = (
+        np.stack([rotate(head, positions_T, freq, c.rope_interleaved) for head in y])
+        for y in (q, k)
+      )
     out = attention(q, k, v, visible_TxT)
     for head in range(c.num_heads):
       x = x + out[head] @ attn["o_kernel"][head]
-    h = rms_norm(x, layer["mlp_norm"]["scale"], c.norm_eps)
-    gate = h @ layer["mlp"]["gate_kernel"]
-    up = h @ layer["mlp"]["up_kernel"]
-    x = x + (gate / (1 + np.exp(-gate)) * up) @ layer["mlp"]["down_kernel"]
-  x = rms_norm(x, p["final_norm"]["scale"], c.norm_eps)
-  return x @ (p["embedding"] if c.tie_embeddings else p["head"]).T
+    x = x + attn.get("o_bias", 0.0)
+    x = x + mlp(c, layer["mlp"], norm(c, layer["mlp_norm"], x))
+  x = norm(c, p["final_norm"], x)
+  if c.mlm_head:
+    x = norm(c, p["head_norm"], gelu(x @ p["dense_kernel"] + p["dense_bias"]))
+  logits = x @ (p["embedding"] if c.tie_embeddings else p["head"]).T + p.get("head_bias", 0.0)
+  logits[:, c.vocab_size - c.unused_rows :] = -1e30
+  return logits
 
 
 def _heads(x_TxD, attn, name):
