@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -29,6 +29,10 @@ class Tensors:
 
   def _bare(self, name: str) -> str:
     return name.removeprefix(self._column.prefix)
+
+  @property
+  def _head(self) -> str:
+    return names.TABLE["head"][self.layout] + ".weight"
 
   def find(self, name: str) -> Stored | None:
     """The tensor called `name`, or None."""
@@ -61,7 +65,7 @@ class Tensors:
     """Raises CheckpointError for a tensor that is not `used`, ignored, or the head of a tied model."""
     bare = {self._bare(name) for name in used}
     if tied:
-      bare |= {self._bare(names.TABLE["head"][self.layout] + ".weight")}
+      bare |= {self._bare(self._head)}
     surplus = sorted(
       (name, str(stored))
       for key, (name, stored) in self._stored.items()
@@ -73,6 +77,33 @@ class Tensors:
         f"{self.where} holds tensor {name} ({what}), which its config.json has no place for"
         + (f", and {len(surplus) - 1} more" if len(surplus) > 1 else "")
       )
+
+  def check_tied_head(self, embedding: str):
+    """A tied model's files may hold its head all the same; it must be the embedding.
+
+    Raises:
+      CheckpointError: it is another matrix, which would be lost.
+    """
+    head, table = self.find(self._head), self.find(embedding)
+    if head is None or table is None:
+      return
+    same = head.dtype == table.dtype and head.shape == table.shape
+    if not same or any(
+      a.tobytes() != b.tobytes() for a, b in zip(_rows(head), _rows(table), strict=True)
+    ):
+      raise CheckpointError(
+        f"{self.where}: config.json ties the output head to the embedding, but {self._head} is "
+        "another matrix: set its tie_word_embeddings (weight_tying) to false"
+      )
+
+
+def _rows(stored: Stored, rows: range | None = None) -> Iterator[np.ndarray]:
+  """A table in pieces of whole rows."""
+  rows = range(stored.shape[0]) if rows is None else rows
+  row_bytes = math.prod(stored.shape[1:]) * files.DTYPES[stored.dtype].itemsize
+  step = max(1, _CHUNK // row_bytes)
+  for first in range(rows.start, rows.stop, step):
+    yield files.read(stored, slice(first, min(first + step, rows.stop)))
 
 
 class Leaf:
@@ -108,12 +139,10 @@ class Leaf:
     elif place.num_inputs:
       yield slice(None), place.to_ours(files.read(self._sources[0]))[rows.start : rows.stop]
     else:
-      row_bytes = math.prod(self.shape[1:]) * files.DTYPES[self._sources[0].dtype].itemsize
-      step = max(1, _CHUNK // row_bytes)
-      for first in range(rows.start, rows.stop, step):
-        stop = min(first + step, rows.stop)
-        to = slice(first - rows.start, stop - rows.start)
-        yield to, files.read(self._sources[0], slice(first, stop))
+      to = 0
+      for piece in _rows(self._sources[0], rows):
+        yield slice(to, to + len(piece)), piece
+        to += len(piece)
 
 
 def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> Any:
@@ -133,6 +162,8 @@ def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> 
   leaves = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in paths}
   readers = {name: Leaf(name, x.shape, tensors) for name, x in leaves.items()}
   tensors.check_all_used({name for leaf in readers.values() for name in leaf.names}, tied)
+  if tied:
+    tensors.check_tied_head(*readers["embedding"].names)
   where = dict(zip(leaves, jax.tree.leaves(shardings), strict=True))
   # Largest first: while a leaf moves to its device it exists twice, and the largest should do so
   # when little else is loaded.
