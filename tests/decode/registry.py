@@ -11,10 +11,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from sbdjax.decode import ar, sampling, sbd, select
+from sbdjax.decode import ar, sampling, sbd, sbd_verified, select, verify
 from sbdjax.decode.base import Limits, Sampler
 from sbdjax.lm import LM
 from tests import models
+from tests.decode import verified_reference as verified
 from tests.reference import network, reveal, visibility
 
 MASK, EOS = 11, (3, 7)
@@ -100,6 +101,21 @@ def _sbd(name, k, value, choose=None):
   )
 
 
+def _verified(name, schedule, points, k, choose=None, **settings):
+  """Verified SBD; `points` is the schedule as the reference knows it."""
+  draw = sampling.greedy() if choose is None else choose
+  candidates = settings.get("candidates", False)
+  return Case(
+    f"sbd_verified {name} k={k}" + (" candidates" if candidates else ""),
+    lambda lm, limits: sbd_verified.make_sampler(
+      lm, limits, draw, verify.exact_match(draw), schedule, k, candidates
+    ),
+    verified.reference(
+      _greedy if choose is None else _drawn(choose), k, points, _finished, MASK, **settings
+    ),
+  )
+
+
 SAMPLERS = [
   Case(
     "ar",
@@ -118,4 +134,11 @@ SAMPLERS = [
   _sbd("confidence_threshold", 5, 0.4),
   _sbd("top_k", 1, 2),  # blocks of one token
   _sbd("eb_entropy", 4, 0.8, choose=_WARM),
+  _verified("alternating", sbd_verified.alternating(), verified.whole_chain, 4, alternate=True),
+  _verified("fused", sbd_verified.fused(), verified.whole_chain, 3),
+  _verified("fan_out", sbd_verified.fan_out(), verified.most_probable(0), 4),
+  _verified("fan_out 2", sbd_verified.fan_out(2), verified.most_probable(2), 4, candidates=True),
+  _verified(
+    "fan_out drawn", sbd_verified.fan_out(), verified.most_probable(0), 3, _WARM, candidates=True
+  ),
 ]

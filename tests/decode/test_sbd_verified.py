@@ -1,0 +1,198 @@
+"""Verified SBD puts out what AR decoding does, and does the forwards it says."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax import cache as kv_cache
+from sbdjax.data import assets, files
+from sbdjax.decode import ar, base, sampling, sbd_verified, verify
+from sbdjax.decode.generate import Decoder
+from sbdjax.errors import UsageError
+from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.lm import LM, make_lm
+from tests import models
+from tests.decode.registry import CONFIG
+from tests.reference import network, statistics, visibility
+
+SCHEDULES = {
+  "alternating": sbd_verified.alternating(),
+  "fused": sbd_verified.fused(),
+  "fan_out": sbd_verified.fan_out(),
+}
+
+
+def verified(lm, limits, schedule, k, choose=None, candidates=False):
+  choose = choose or sampling.greedy()
+  return sbd_verified.make_sampler(
+    lm, limits, choose, verify.exact_match(choose), schedule, k, candidates
+  )
+
+
+def scripted_lm(right_B):
+  """A model of which every position p says token p % 11, the masked half only in rows `right`.
+
+  In the other rows the masked half says something else, so that no draft is ever accepted.
+  """
+
+  def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None):
+    del params, mask, slots_BxT
+    is_mask = tokens_BxT == CONFIG.mask_id
+    # A clean token speaks for the next position, a mask for its own.
+    spoken = (positions_BxT + jnp.where(is_mask, 0, 1)) % 11
+    wrong = is_mask & ~jnp.asarray(right_B)[:, None]
+    return jnp.where(wrong, (spoken + 5) % 11, spoken)[..., None], cache
+
+  def logits(params, hidden):
+    del params
+    return 10.0 * jax.nn.one_hot(hidden[..., 0], CONFIG.vocab_size)
+
+  def init_cache(batch, capacity):
+    return kv_cache.init(1, batch, capacity, 1, 2, "float32")
+
+  return LM(CONFIG, lambda key: None, apply, logits, init_cache)
+
+
+@pytest.mark.parametrize(
+  "schedule, right_nfe, wrong_nfe, right_queries, wrong_queries",
+  [
+    # k = 4: a forward that drafts gives 1 token, one that verifies 4 drafts and one more, less 1.
+    ("alternating", 6, 13, 3 * 5 + 3 * 4, 7 * 5 + 6 * 4),
+    ("fused", 4, 13, 5 + 3 * 8, 7 * 5 + 6 * 8),
+    ("fan_out", 4, 13, 5 + 3 * 20, 5 + 12 * 20),
+  ],
+)
+def test_forwards_and_query_tokens(schedule, right_nfe, wrong_nfe, right_queries, wrong_queries):
+  limits = base.Limits(13)
+  sampler = verified(scripted_lm([True, False]), limits, SCHEDULES[schedule], 4)
+  prompts = np.array([[1, 2, 3]] * 2, np.int32)
+  run = jax.jit(lambda key: base.decode(sampler, None, prompts, np.array([3, 3]), key))
+  out = run(jax.random.key(0)).out
+  assert out.tokens_BxC[:, 3:16].tolist() == [[p % 11 for p in range(3, 16)]] * 2
+  assert out.nfe_B.tolist() == [right_nfe, wrong_nfe]
+  assert out.query_tokens_B.tolist() == [right_queries, wrong_queries]
+
+
+def test_a_right_second_choice_gives_one_token_more():
+  limits = base.Limits(12)
+  wrong = scripted_lm([False])
+  right = 20.0 * jax.nn.one_hot(jnp.arange(11), CONFIG.vocab_size)
+
+  def logits(params, hidden):
+    said = wrong.logits(params, hidden)
+    # Wherever the masked half is wrong it says the right token as its second choice; harmless for
+    # the causal half, whose first choice stands.
+    return said + 0.4 * right[(hidden[..., 0] - 5) % 11]
+
+  lm = wrong._replace(logits=logits)
+  prompts = np.array([[1, 2, 3]], np.int32)
+
+  def nfe(candidates):
+    sampler = verified(lm, limits, SCHEDULES["fan_out"], 4, candidates=candidates)
+    run = jax.jit(lambda key: base.decode(sampler, None, prompts, np.array([3]), key))
+    out = run(jax.random.key(0)).out
+    assert out.tokens_BxC[0, 3:15].tolist() == [p % 11 for p in range(3, 15)]
+    return int(out.nfe_B[0])
+
+  # The first forward has nothing to verify; from then on two tokens a forward instead of one.
+  assert (nfe(False), nfe(True)) == (12, 7)
+
+
+NET = make_lm(CONFIG)
+PROMPTS = models.tokens(16, 5, vocab_size=11, seed=3)
+LENGTHS = np.random.default_rng(3).integers(1, 6, 16).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+  "schedule, k, candidates, temperature", [("fan_out", 3, True, 0.9), ("fused", 5, False, 0.0)]
+)
+def test_equals_ar_on_random_models(schedule, k, candidates, temperature):
+  choose = sampling.make_choice(temperature)
+  limits = base.Limits(14, (7,))
+  ours = verified(NET, limits, SCHEDULES[schedule], k, choose, candidates)
+  run = jax.jit(lambda s, p, key: base.decode(s, p, PROMPTS, LENGTHS, key).out, static_argnums=0)
+  saved = 0
+  for seed in range(8):
+    params = models.random_params(NET, seed=seed, embedding_scale=0.5)
+    key = jax.random.key(seed)
+    want, got = run(ar.make_sampler(NET, limits, choose), params, key), run(ours, params, key)
+    np.testing.assert_array_equal(got.length_B, want.length_B)
+    for a, b, n in zip(got.tokens_BxC, want.tokens_BxC, want.length_B, strict=True):
+      assert a[:n].tolist() == b[:n].tolist()
+    saved += int(jnp.sum(want.nfe_B) - jnp.sum(got.nfe_B))
+  assert saved > 0  # some draft was accepted, or nothing was tested
+
+
+def test_resampling_draws_from_the_ar_distribution():
+  """All outcomes of three tokens on a tiny network, against their exact AR probabilities."""
+  rows, length, prompt = 40_000, 3, [2, 5]
+  vocabulary = 4
+  config = models.config(vocab_size=vocabulary + 1, mask_id=vocabulary, tie_embeddings=False)
+  lm = make_lm(config)
+  params = models.random_params(lm, seed=11)
+  params["head"] = 0.3 * params["head"]  # softer, so that drafts are often right
+  warp = sampling.warped(0.8)
+  rule = verify.accept_or_resample(lambda x: jax.nn.log_softmax(warp(x), axis=-1))
+  sampler = sbd_verified.make_sampler(
+    lm, base.Limits(length), sampling.categorical(0.8), rule, sbd_verified.fan_out(), 3
+  )
+  prompt = [t % vocabulary for t in prompt]
+  run = jax.jit(
+    lambda key: (
+      base.decode(
+        sampler, params, np.tile(np.array(prompt, np.int32), (rows, 1)), np.full(rows, 2), key
+      ).out
+    )
+  )
+  out = jax.device_get(run(jax.random.key(5)))
+  tokens = out.tokens_BxC[:, 2 : 2 + length]
+  counts = np.bincount(tokens @ vocabulary ** np.arange(length)[::-1], minlength=vocabulary**length)
+
+  exact = []
+  for outcome in itertools.product(range(vocabulary), repeat=length):
+    text = prompt + list(outcome)
+    visible = visibility.causal(len(text))
+    logits = network.forward(config, params, text, np.arange(len(text)), visible)[:, :vocabulary]
+    p = network.softmax(logits / 0.8)
+    exact.append(np.prod([p[1 + i, token] for i, token in enumerate(outcome)]))
+  assert statistics.chi_square_p(counts, np.array(exact)) > 1e-3
+  assert out.nfe_B.mean() < 2.8  # drafts were accepted
+
+
+def story_prompts(model, number, width=16):
+  stories = files.read_documents(assets.path("stories_train.txt.xz"), "<|endoftext|>")
+  return [model.tokenizer.encode(d.body, bos=True)[:width] for d in stories[:number]]
+
+
+def test_equals_ar_on_stories():
+  model = load_pretrained("stories260K-sbd")
+  limits, choose = base.Limits(40, (1,)), sampling.greedy()
+  prompts = story_prompts(model, 200)
+  assert len(prompts) == 200
+
+  def decode(build):
+    decoder = Decoder(lambda _: build)
+    return list(decoder.generate(model.params, prompts, jax.random.key(0)))
+
+  want = decode(ar.make_sampler(model.lm, limits, choose))
+  got = decode(verified(model.lm, limits, sbd_verified.fan_out(4), 4, candidates=True))
+  assert [r.tokens for r in got] == [r.tokens for r in want]
+  assert sum(r.nfe for r in want) > 2 * sum(r.nfe for r in got)
+
+
+def test_settings_are_checked():
+  limits, choose = base.Limits(4), sampling.greedy()
+  exact = verify.exact_match(choose)
+  with pytest.raises(UsageError, match="block_size=1"):
+    sbd_verified.make_sampler(NET, limits, choose, exact, sbd_verified.fused(), 1)
+  plain = make_lm(models.config())
+  with pytest.raises(UsageError, match="no mask token"):
+    sbd_verified.make_sampler(plain, limits, choose, exact, sbd_verified.fused(), 4)
+  resample = verify.accept_or_resample(jax.nn.log_softmax)
+  with pytest.raises(UsageError, match="candidates need"):
+    sbd_verified.make_sampler(NET, limits, choose, resample, sbd_verified.fused(), 4, True)
+  with pytest.raises(UsageError, match="points=-1"):
+    sbd_verified.fan_out(-1)

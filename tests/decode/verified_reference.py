@@ -1,0 +1,77 @@
+"""Verified SBD for one row in plain Python: no cache, every distribution from the whole text."""
+
+import itertools
+import math
+
+import jax
+import numpy as np
+
+from tests.reference import network, visibility
+
+
+def whole_chain(drafts, candidates):
+  """Draft behind all drafts only: [(accepted drafts, by second choice)]."""
+  del candidates
+  return [(len(drafts), False)]
+
+
+def most_probable(number):
+  """Draft behind the `number` likeliest outcomes of the verification (0: all of them)."""
+
+  def points(drafts, candidates):
+    def reached(j):
+      return math.prod(p for _, _, (p, _) in drafts[:j])
+
+    chain = [
+      (reached(j) * (1 - drafts[j][2][0] if j < len(drafts) else 1), (j, False))
+      for j in range(len(drafts) + 1)
+    ]
+    branches = [(reached(j) * drafts[j][2][1], (j + 1, True)) for j in range(len(drafts))]
+    ranked = sorted(chain + (branches if candidates else []), key=lambda x: -x[0])
+    return [point for _, point in ranked[: number or None]]
+
+  return points
+
+
+def reference(choose, k, points, finished, mask, candidates=False, alternate=False):
+  """(logits_fn, prompt, limit, key) -> (generated tokens, nfe, reveal steps)."""
+
+  def run(logits_fn, prompt, limit, key):
+    x, drafts, steps = list(prompt), [], []
+
+    def target(text):
+      logits = logits_fn(text, visibility.causal(len(text)))[-1]
+      return int(choose(jax.random.fold_in(key, len(text)), logits))
+
+    def draft(text):
+      """Drafts of the k - 1 places behind the one that follows `text`."""
+      n = len(text)
+      logits = logits_fn(text + [mask] * k, visibility.open_block(n + k, n, n + k))[n + 1 :]
+      for i, row in enumerate(logits):
+        noise = jax.random.fold_in(key, n + 1 + i)
+        first = int(choose(noise, row))
+        rest = np.where(np.arange(len(row)) == first, -1e30, row)
+        second = int(choose(noise, rest))
+        yield first, second, network.softmax(row)[[first, second]]
+
+    for nfe in itertools.count():
+      tokens = [token for token, _, _ in drafts]
+      wanted = [target(x + tokens[:j]) for j in range(len(drafts) + 1)]
+      n = 0
+      while n < len(drafts) and tokens[n] == wanted[n]:
+        n += 1
+      new = tokens[:n] + [wanted[n]]
+      point = (n, False)
+      if candidates and n < len(drafts) and drafts[n][1] == wanted[n]:
+        new.append(target(x + new))
+        point = (n + 1, True)
+      behind = new[:-1]
+      drafted = not (alternate and drafts) and point in points(drafts, candidates)
+      drafts = list(draft(x + behind)) if drafted else []
+      x += new
+      steps += [nfe] * len(new)
+      generated = finished(x[len(prompt) :], limit)
+      if generated is not None:
+        return generated, nfe + 1, steps[: len(generated)]
+
+  return run
