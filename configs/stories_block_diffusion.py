@@ -32,7 +32,8 @@ def get_config(variant: str = "4") -> ConfigDict:
       data=dict(tokenizer="tok512", seq_len=256, **DATA[corpus or "self"]),
       loss=dict(name="block_diffusion", block_size=int(block_size)),
       optim=dict(
-        learning_rate=3e-3,
+        name="muon",
+        learning_rate=5e-3,
         schedule="cosine",
         warmup_steps=100,
         final_fraction=0.01,
@@ -41,7 +42,7 @@ def get_config(variant: str = "4") -> ConfigDict:
         clip_norm=1.0,
       ),
       train=dict(
-        steps=2500,
+        steps=1500,
         batch_size=8,
         log_every=50,
         eval_every=500,
