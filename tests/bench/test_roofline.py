@@ -1,0 +1,77 @@
+"""The roofline against every entry the paper prints."""
+
+import re
+
+import pytest
+
+from sbdjax.bench import roofline
+from tests import models
+from tests.helpers import require_shared
+
+ROW = re.compile(r"\([\d,]+\)((?: \d\.\d{3})+)$")
+
+
+def printed_tables():
+  """Tables 3 and 4 as lists of numbers, in the order the paper prints them."""
+  folder = require_shared("papers")
+  [file] = folder.glob("000_*.txt")
+  before, after = file.read_text().split("Table 3: Slowdown factors", 1)
+  middle = after.split("Table 4: Theoretical wall-clock", 1)[0]
+
+  def numbers(text):
+    rows = [match for line in text.splitlines() if (match := ROW.search(line))]
+    return [float(x) for row in rows for x in row.group(1).split()]
+
+  return numbers(before), numbers(middle)
+
+
+def test_every_printed_entry():
+  printed3, printed4 = printed_tables()
+  ours3 = [e["slowdown"] for e in roofline.table3(roofline.PAPER, roofline.H100_FP8)]
+  ours4 = [e["speedup"] for e in roofline.table4(roofline.PAPER, roofline.H100_FP8)]
+  assert (len(printed3), len(printed4)) == (224, 288)
+  for printed, ours in ((printed3, ours3), (printed4, ours4)):
+    # Half a unit of the last printed digit.
+    assert ours == pytest.approx(printed, abs=5.001e-4)
+
+
+def test_the_true_widths_change_most_of_table_3():
+  paper = roofline.table3(roofline.PAPER, roofline.H100_FP8)
+  true = roofline.table3(roofline.CORRECTED, roofline.H100_FP8)
+  changed = [abs(a["slowdown"] - b["slowdown"]) for a, b in zip(paper, true, strict=True)]
+  assert sum(c > 5e-4 for c in changed) > 150 and max(changed) > 1
+  at = {(e["batch_size"], e["kv_cache"], e["block_size"]): e["slowdown"] for e in true}
+  assert at[16, 16, 16] == pytest.approx(1.102, abs=5e-4)
+  assert at[16, 65536, 16] == pytest.approx(1.008, abs=5e-4)
+
+
+def test_few_tokens_cost_memory_traffic_and_many_cost_arithmetic():
+  hardware, shape = roofline.HARDWARE["h200"], roofline.shape_of(models.config(), 2)
+  assert roofline.slowdown(shape, hardware, 1) == 1
+  # One matrix [k, n] read for one token; 2 m n k flops where m is large.
+  assert roofline.product_time(1, 4096, 4096, 2, hardware) == pytest.approx(
+    2 * (4096 * 4096 + 2 * 4096) / hardware.bandwidth
+  )
+  assert roofline.product_time(8192, 4096, 4096, 2, hardware) == pytest.approx(
+    2 * 8192 * 4096 * 4096 / hardware.peak_flops
+  )
+
+
+def test_a_known_model_counts_each_weight_once():
+  c = models.config(num_layers=3, tie_embeddings=False)
+  shape = roofline.shape_of(c, 2)
+  weights = c.vocab_size * c.d_model + c.num_layers * (
+    3 * c.d_model * c.d_ff
+    + 2 * c.d_model * c.num_heads * c.head_dim
+    + 2 * c.d_model * c.num_kv_heads * c.head_dim
+  )
+  slow_memory = roofline.Hardware("memory alone", 1e30, 1e30, 1.0)
+  tiny = roofline.forward_time(shape, slow_memory, 1e-9)  # no activations to speak of
+  assert tiny == pytest.approx(2 * weights, rel=1e-6)
+
+
+def test_drafting_speedup_is_tpf_while_memory_bound():
+  shape = roofline.CORRECTED
+  free = roofline.drafting_speedup(shape, roofline.H100_FP8, 3.0, 20)
+  dear = roofline.drafting_speedup(shape, roofline.H100_FP8, 3.0, 20, batch_size=64)
+  assert 2.9 < free < 3.0 and dear < 1.5
