@@ -6,9 +6,9 @@ of a single token (Table 3), and what a saving of forwards is worth in wall-cloc
 
 `PAPER` and `H100_FP8` reproduce the printed tables to the last digit, with two readings that the
 text does not state: attention reads cache + block keys, and the FFN is as wide as the printed code
-makes it, HIDDEN_DIM * FFN_DIM = 67M, where 16,384 must be meant. Weights then weigh so much that
-the length of the cache hardly matters. `CORRECTED` has that width and is as printed otherwise (its
-K and V projections still have 256 columns, not 1,024); `shape_of` counts a model as it is.
+makes it, HIDDEN_DIM * FFN_DIM = 67M, where 16,384 must be meant (and K and V 256 wide, not 1,024).
+Weights then weigh so much that the length of the cache hardly matters. `CORRECTED` has the true
+widths; `shape_of` counts a model as it is.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ PAPER = Shape(
   kv_cache_width=8 * 128,
   ffn_width=4096 * 16384,
 )
-CORRECTED = dataclasses.replace(PAPER, ffn_width=16384)
+CORRECTED = dataclasses.replace(PAPER, kv_width=8 * 128, ffn_width=16384)
 
 
 def shape_of(config: TransformerConfig, bytes_per_number: float = 2) -> Shape:

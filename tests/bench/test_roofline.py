@@ -35,14 +35,14 @@ def test_every_printed_entry():
     assert ours == pytest.approx(printed, abs=5.001e-4)
 
 
-def test_the_true_width_changes_most_of_table_3():
+def test_the_true_widths_change_most_of_table_3():
   paper = roofline.table3(roofline.PAPER, roofline.H100_FP8)
   true = roofline.table3(roofline.CORRECTED, roofline.H100_FP8)
   pairs = [(a["slowdown"], b["slowdown"]) for a, b in zip(paper, true, strict=True)]
   assert sum(round(a, 3) != round(b, 3) for a, b in pairs) > 150
   assert max(abs(a - b) for a, b in pairs) == pytest.approx(1.77, abs=0.01)
   at = {(e["batch_size"], e["kv_cache"], e["block_size"]): e["slowdown"] for e in true}
-  assert at[16, 16, 16] == pytest.approx(1.102, abs=5e-4)
+  assert at[16, 16, 16] == pytest.approx(1.105, abs=5e-4)
   assert at[16, 65536, 16] == pytest.approx(1.008, abs=5e-4)
 
 
