@@ -63,7 +63,8 @@ def read(path: str | os.PathLike) -> tuple[TransformerConfig, dict, dict[str, An
       if _KEY not in metadata:
         raise CheckpointError(
           f"{path} is a safetensors file without sbdjax settings in its header: it was not "
-          "written by this package"
+          "written by this package (of a Hugging Face checkpoint, give the directory that holds "
+          "its config.json)"
         )
       flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
   except (OSError, safetensors.SafetensorError) as e:
