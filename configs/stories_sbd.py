@@ -48,7 +48,7 @@ def _stories(corpus: str) -> ConfigDict:
         ntp_weight=1.0,
         masked_weight=1.0,
         normalisation="sum",
-        suffix_fraction=0.0,
+        full_mask_fraction=0.0,
       ),
       optim=dict(
         learning_rate=3e-3,

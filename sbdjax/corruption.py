@@ -1,5 +1,4 @@
-"""How clean sequences become noisy ones: independent masks, one noise level a sequence or a block,
-or a masked suffix of every block."""
+"""How clean sequences become noisy ones: independent masks, one noise level a sequence or a block."""
 
 from __future__ import annotations
 
@@ -13,9 +12,13 @@ def example_keys(key: jax.Array, example_id_B: jax.Array) -> jax.Array:
 
 
 def mask_at_random(
-  keys_B: jax.Array, tokens_BxL: jax.Array, mask_id: int
+  keys_B: jax.Array, tokens_BxL: jax.Array, mask_id: int, full_fraction: float = 0.0
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Equation 13 of SBD: eta ~ U(0, 1) a sequence, then each token masked with probability eta.
+
+  Args:
+    full_fraction: probability of eta = 1 instead, a sequence masked from end to end (not in the
+      paper, where it is 0).
 
   Returns:
     noisy tokens int32 [B, L], the bool [B, L] of masked positions, and eta float32 [B].
@@ -25,30 +28,9 @@ def mask_at_random(
     key_eta, key_mask = jax.random.split(key)
     # In (0, 1]: 1 / eta must be finite.
     eta = 1.0 - jax.random.uniform(key_eta)
+    eta = jnp.where(jax.random.bernoulli(jax.random.fold_in(key, 0), full_fraction), 1.0, eta)
     masked_L = jax.random.uniform(key_mask, tokens_L.shape) < eta
     return jnp.where(masked_L, mask_id, tokens_L), masked_L, eta
-
-  return jax.vmap(one)(keys_B, tokens_BxL)
-
-
-def mask_block_suffixes(
-  keys_B: jax.Array, tokens_BxL: jax.Array, mask_id: int, block_size: jax.Array | int
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Masks the end of every block: its first r tokens stay, r ~ U{0, .., k-1} for each block.
-
-  Not in the SBD paper. Decoding reveals mostly from the left, so these are the canvases it meets;
-  independent masks train mostly on infilling, which it seldom does.
-
-  Returns:
-    as `mask_at_random`; the third value is the share of the sequence that is masked.
-  """
-  index_L = jnp.arange(tokens_BxL.shape[1])
-
-  def one(key, tokens_L):
-    u_L = jax.random.uniform(key, tokens_L.shape)
-    kept_L = jnp.floor(u_L[index_L // block_size * block_size] * block_size)
-    masked_L = index_L % block_size >= kept_L
-    return jnp.where(masked_L, mask_id, tokens_L), masked_L, jnp.mean(masked_L.astype(jnp.float32))
 
   return jax.vmap(one)(keys_B, tokens_BxL)
 

@@ -45,8 +45,8 @@ class SBDLossConfig:
     ntp_weight: factor of the next-token term. 0: the term is logged and carries no gradient.
     masked_weight: factor of the masked term.
     normalisation: "sum" (as printed), "mean" or "inverse_eta"; see NORMALISATIONS.
-    suffix_fraction: share of sequences whose noise is a masked suffix of every block
-      (`corruption.mask_block_suffixes`) instead of equation 13. 0: the paper's loss.
+    full_mask_fraction: share of sequences that are masked from end to end, so that every block is
+      predicted from its past alone; what `decode.sbd_verified` asks of the model. 0: the paper's.
     document_mask: attention stays inside each packed document.
     chunk: tokens whose logits exist at one time.
   """
@@ -56,7 +56,7 @@ class SBDLossConfig:
   ntp_weight: float = 1.0
   masked_weight: float = 1.0
   normalisation: str = "sum"
-  suffix_fraction: float = 0.0
+  full_mask_fraction: float = 0.0
   document_mask: bool = True
   chunk: int = CHUNK
 
@@ -70,25 +70,11 @@ class SBDLossConfig:
       raise UsageError(
         f"loss.normalisation={self.normalisation!r}: choose one of {tuple(NORMALISATIONS)}"
       )
-    if not 0 <= self.suffix_fraction <= 1:
-      raise UsageError(f"loss.suffix_fraction={self.suffix_fraction} must lie in [0, 1]")
+    if not 0 <= self.full_mask_fraction <= 1:
+      raise UsageError(f"loss.full_mask_fraction={self.full_mask_fraction} must lie in [0, 1]")
     if self.ntp_weight < 0 or self.masked_weight < 0:
       raise UsageError("loss.ntp_weight and loss.masked_weight must not be negative")
     check_chunk(self.chunk)
-
-
-def _corrupt(config: SBDLossConfig, keys_B, tokens_BxL, mask_id, block_size):
-  """Equation 13, or for a random `suffix_fraction` of the sequences masked block suffixes."""
-  random = corruption.mask_at_random(keys_B, tokens_BxL, mask_id)
-  if config.suffix_fraction == 0:
-    return random
-  keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, 1)
-  suffixes = corruption.mask_block_suffixes(keys_B, tokens_BxL, mask_id, block_size)
-  keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, 1)
-  choose_B = jax.vmap(jax.random.bernoulli, (0, None))(keys_B, config.suffix_fraction)
-  return jax.tree.map(
-    lambda s, r: jnp.where(choose_B.reshape(-1, *([1] * (s.ndim - 1))), s, r), suffixes, random
-  )
 
 
 def make_loss(config: SBDLossConfig):
@@ -104,7 +90,9 @@ def make_loss(config: SBDLossConfig):
       key_size, (), config.block_size_min, config.block_size_max + 1, jnp.int32
     )
     keys_B = corruption.example_keys(key_noise, batch["example_id"])
-    noisy, masked, eta_B = _corrupt(config, keys_B, batch["tokens"], lm.config.mask_id, block_size)
+    noisy, masked, eta_B = corruption.mask_at_random(
+      keys_B, batch["tokens"], lm.config.mask_id, config.full_mask_fraction
+    )
     return loss_on(lm, params, batch, noisy, masked, eta_B, block_size)
 
   def loss_on(lm: LM, params, batch, noisy, masked, eta_B, block_size):

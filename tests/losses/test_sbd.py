@@ -204,18 +204,15 @@ def test_the_noise_the_loss_draws_is_that_of_equation_13():
   assert abs(masked.mean() - 0.5) < 0.08  # eta ~ U(0, 1): 4 standard deviations over 200 rows
 
 
-def test_a_share_of_the_sequences_gets_masked_suffixes_instead():
-  """Suffix noise masks the last position of every block; equation 13 seldom all of them."""
+def test_a_share_of_the_sequences_is_masked_from_end_to_end():
   batch = table_model.batch(rows=400, length=16, documents=False)
   shares = {}
-  for fraction in (0.0, 0.5):
-    _, masked = drawn_noise(sbd.SBDLossConfig(4, 4, suffix_fraction=fraction), batch)
-    blocks = masked.reshape(400, 4, 4)
-    suffix = (np.diff(blocks.astype(int), axis=2) >= 0).all(axis=2) & blocks[..., 3]
-    shares[fraction] = suffix.all(axis=1).mean()
-  # Even noise makes a suffix of each of four blocks now and then, mostly where eta is near 1.
-  assert shares[0.0] < 0.25
+  for fraction in (0.0, 0.5, 1.0):
+    _, masked = drawn_noise(sbd.SBDLossConfig(4, 4, full_mask_fraction=fraction), batch)
+    shares[fraction] = masked.all(axis=1).mean()
+  assert shares[0.0] < 0.12  # eta ~ U(0, 1): all 16 are masked with probability 1 / 17
   assert abs(shares[0.5] - (0.5 + 0.5 * shares[0.0])) < 0.1
+  assert shares[1.0] == 1
 
 
 # --- leaks ---------------------------------------------------------------------------------------
@@ -295,8 +292,8 @@ def test_a_masked_block_depends_on_earlier_clean_blocks_and_itself(sensitivity, 
     dict(masked_weight=-0.5),
     dict(normalisation="average"),
     dict(chunk=0),
-    dict(suffix_fraction=1.5),
-    dict(suffix_fraction=-0.1),
+    dict(full_mask_fraction=1.5),
+    dict(full_mask_fraction=-0.1),
   ],
 )
 def test_senseless_settings_are_refused_in_one_line(settings):
