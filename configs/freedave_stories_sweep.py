@@ -1,0 +1,66 @@
+"""FreeDave beside static and dynamic decoding of a block-diffusion stories model.
+
+  python -m sbdjax sweep --config=configs/freedave_stories_sweep.py:4 --workdir=runs/freedave4
+
+The variant is the block size: runs/bd4 or runs/bd16 of configs/stories_block_diffusion.py decodes
+(--config.sweep.checkpoint names another). Prompts are the beginnings of validation stories; the
+judge is the model that block diffusion was fine-tuned from, whose own text is the last point.
+"""
+
+from ml_collections import ConfigDict
+
+THRESHOLDS = (0.7, 0.8, 0.9, 0.95)
+DRAFT_STEPS = (1, 2, 4, 8, 16)
+
+
+def get_config(block_size: str = "4") -> ConfigDict:
+  return ConfigDict(
+    dict(
+      sweep=dict(
+        checkpoint=f"runs/bd{block_size}",
+        judge="stories260K",
+        num_prompts=60,
+        batch_size=1,
+        repeats=1,
+      ),
+      # A story is over with the block that holds its end: what follows it there is no text.
+      decoder=dict(name="static", max_tokens=200, early_exit=True, exit_at="eos"),
+      data=dict(source="stories"),
+    )
+  )
+
+
+def get_sweep(block_size: str = "4") -> list[dict]:
+  del block_size
+  dynamic = [{"decoder.name": "dynamic", "decoder.threshold": tau} for tau in THRESHOLDS]
+  freedave = [
+    {
+      "decoder.name": "freedave",
+      "decoder.draft_steps": d,
+      "decoder.draft_mode": mode,
+      "decoder.eager": eager,
+    }
+    for eager in (False, True)
+    for mode in ("tree", "batch")
+    for d in DRAFT_STEPS
+  ]
+  verified = [
+    {
+      "decoder.name": "freedave",
+      "decoder.threshold": tau,
+      "decoder.draft_steps": 8,
+      "decoder.eager": True,
+      "decoder.frugal": True,
+    }
+    for tau in THRESHOLDS
+  ]
+  frugal = {
+    "decoder.name": "freedave", "decoder.draft_steps": 8, "decoder.eager": True,
+    "decoder.frugal": True,
+  }  # fmt: skip
+  base = {
+    "decoder.name": "ar",
+    "sweep.checkpoint": "stories260K",
+    "sweep.label": "stories260K",
+  }
+  return [{"decoder.name": "static"}, *dynamic, *freedave, frugal, *verified, base]

@@ -1,0 +1,194 @@
+"""Tables and the picture of the FreeDave experiment from the points of its sweeps.
+
+  python experiments/freedave_stories260k/tables.py runs/freedave4 runs/freedave16 \
+    --out=experiments/freedave_stories260k
+
+Writes points.jsonl (all points), freedave.png and tables.md. NFE counts every forward: prefill,
+steps, and those that store a finished block. FLOPs are of the matrix products and of attention for
+all query tokens of these forwards, every draft counted, without the prefill.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from sbdjax.bench import roofline
+from sbdjax.interop import load_pretrained
+
+# SDAR-8B and TraDo-8B (Qwen3-8B's shape): what a real model of this kind would gain.
+LARGE = roofline.Shape(
+  num_layers=36, d_model=4096, attention_width=4096, kv_width=1024, kv_cache_width=1024,
+  ffn_width=12288, ffn_products=3, vocab_size=151936, weight_bytes=2, kv_bytes=2,
+)  # fmt: skip
+GPU = roofline.HARDWARE["h200"]
+CONTEXT = 1024  # cached tokens of the large model's forward
+
+
+def nfe(row):
+  return row["nfe"] + row["prefill_nfe"]
+
+
+def flops(row, shape):
+  """Of all query tokens of a point, with attention over half of the longest context."""
+  weights = shape.d_model * 2 * (shape.attention_width + shape.kv_width)
+  weights += shape.ffn_products * shape.d_model * shape.ffn_width
+  settings = row["settings"]
+  keys = (settings["sweep"]["prompt_tokens"] + settings["decoder"]["max_tokens"]) / 2
+  layer = 2 * weights + 4 * keys * shape.attention_width
+  head = 2 * shape.d_model * shape.vocab_size
+  return row["query_tokens"] * (shape.num_layers * layer + head)
+
+
+def large_seconds(row):
+  """Roofline time of the point's decoding forwards at the large model's size, batch 1."""
+  width = row["query_tokens"] / row["nfe"]
+  return row["nfe"] * roofline.forward_time(LARGE, GPU, width, CONTEXT)
+
+
+def is_static(row):
+  return row["settings"]["decoder"]["name"] == "static"
+
+
+def reproduced(row, rows):
+  """The point whose text this one must have: static, or dynamic at the same threshold."""
+  decoder = row["settings"]["decoder"]
+  if decoder["name"] != "freedave":
+    return None
+  same = lambda r: (
+    r["settings"]["decoder"]["name"] == "dynamic"
+    and r["settings"]["decoder"]["threshold"] == decoder["threshold"]
+  )
+  return next(filter(is_static if "threshold" not in decoder else same, rows))
+
+
+def name(row):
+  """`freedave d=4 tree eager`."""
+  d = row["settings"]["decoder"]
+  parts = [d["name"]]
+  parts += [f"tau={d['threshold']:g}"] if "threshold" in d else []
+  if d["name"] == "freedave":
+    parts += [f"d={d['draft_steps']}", d["draft_mode"]]
+    parts += [flag for flag in ("eager", "frugal") if d[flag]]
+  return " ".join(parts)
+
+
+HEAD = (
+  "decoding", "NFE", "fewer NFE", "tokens/NFE", "tokens/s", "judge NLL", "accepted of drafted",
+  "FLOPs", "8B roofline", "texts as reproduced",
+)  # fmt: skip
+
+
+def cells(row, rows, shape):
+  static = next(filter(is_static, rows))
+  like = reproduced(row, rows)
+  kept = "" if not row["drafted"] else f"{row['accepted'] / row['drafted']:.0%}"
+  same = ""
+  if like is not None:
+    pairs = zip(row["text_crc32"], like["text_crc32"], strict=True)
+    same = f"{sum(a == b for a, b in pairs)} of {row['prompts']}"
+  return (
+    name(row),
+    f"{nfe(row):,}",
+    f"{nfe(static) / nfe(row):.2f}x",
+    f"{row['tokens'] / nfe(row):.2f}",
+    f"{row['tokens_per_second']:,.0f}",
+    f"{row['judge_nll']:.3f}",
+    kept,
+    f"{flops(row, shape) / flops(static, shape):.2f}x",
+    f"{large_seconds(static) / large_seconds(row):.2f}x",
+    same,
+  )
+
+
+def table(rows, shape):
+  lines = [HEAD, ["---"] * len(HEAD), *(cells(row, rows, shape) for row in rows)]
+  return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def draw(models, path):
+  """NFE saved and FLOPs spent over d; judge NLL over NFE saved."""
+  figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
+  saved, spent, quality = axes
+  colours = dict(zip(models, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=False))
+  for label, (rows, shape) in models.items():
+    static, colour = next(filter(is_static, rows)), colours[label]
+    ratio = lambda row, static=static: nfe(static) / nfe(row)
+    for eager in (False, True):
+      points = [
+        r for r in rows
+        if (d := r["settings"]["decoder"])["name"] == "freedave" and "threshold" not in d
+        and d["draft_mode"] == "tree" and d["eager"] == eager and not d["frugal"]
+      ]  # fmt: skip
+      points.sort(key=lambda r: r["settings"]["decoder"]["draft_steps"])
+      steps = [r["settings"]["decoder"]["draft_steps"] for r in points]
+      style = dict(color=colour, marker="o", linestyle="-" if eager else "--")
+      text = f"{label}{', eager' if eager else ''}"
+      saved.plot(steps, [ratio(r) for r in points], label=text, **style)
+      cost = [flops(r, shape) / flops(static, shape) for r in points]
+      spent.plot(steps, cost, label=text, **style)
+      quality.plot(
+        [ratio(r) for r in points], [r["judge_nll"] for r in points],
+        label=f"{text} (FreeDave)", **style,
+      )  # fmt: skip
+    dynamic = [r for r in rows if r["settings"]["decoder"]["name"] == "dynamic"]
+    quality.plot(
+      [ratio(r) for r in dynamic], [r["judge_nll"] for r in dynamic],
+      color=colour, marker="x", linestyle=":", label=f"{label}, dynamic",
+    )  # fmt: skip
+    for r in dynamic:
+      threshold = f"{r['settings']['decoder']['threshold']:g}"
+      quality.annotate(threshold, (ratio(r), r["judge_nll"]), fontsize=8, xytext=(4, 4),
+                       textcoords="offset points", color=colour)  # fmt: skip
+  for axis in (saved, spent):
+    axis.set_xscale("log", base=2)
+    axis.set_xticks([1, 2, 4, 8, 16], labels=["1", "2", "4", "8", "16"])
+    axis.set_xlabel("draft steps d")
+  saved.axhline(2, color="grey", linewidth=0.8)
+  saved.set_ylabel("times fewer NFE than static, same text")
+  spent.set_ylabel("FLOPs against static")
+  quality.set_xlabel("times fewer NFE than static")
+  quality.set_ylabel("judge NLL, nats a token (lower is better)")
+  for axis in axes:
+    axis.grid(alpha=0.25)
+    axis.legend(fontsize=8, frameon=False)
+  figure.savefig(path, dpi=130)
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("sweeps", nargs="+", help="workdirs of the sweep verb")
+  parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for what is written")
+  args = parser.parse_args(argv)
+
+  lines, models, texts = [], {}, []
+  for sweep in map(pathlib.Path, args.sweeps):
+    points = [json.loads(line) for line in (sweep / "points.jsonl").read_text().splitlines()]
+    rows = [r for r in points if r["settings"]["decoder"]["name"] != "ar"]
+    checkpoint = rows[0]["settings"]["sweep"]["checkpoint"]
+    pretrained = load_pretrained(checkpoint)
+    shape = roofline.shape_of(pretrained.lm.config)
+    label = f"k = {pretrained.generation.block_size}"
+    models[label] = (rows, shape)
+    lines += points
+    base = [r for r in points if r["settings"]["decoder"]["name"] == "ar"]
+    judged = f"; the judge's own text: {base[0]['judge_nll']:.3f}" if base else ""
+    texts.append(f"### {label}: {rows[0]['prompts']} prompts{judged}\n\n{table(rows, shape)}\n")
+    for row in rows:
+      like = reproduced(row, rows)
+      if like is not None and row["text_crc32"] != like["text_crc32"]:
+        print(f"NOT LOSSLESS: {label}, {name(row)} differs from {name(like)}", file=sys.stderr)
+  (args.out / "points.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  (args.out / "tables.md").write_text("\n".join(texts))
+  draw(models, args.out / "freedave.png")
+  print("\n".join(texts))
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
