@@ -380,12 +380,15 @@ class Branches:
 
   def intervals(self, num_queries, num_keys):
     columns = num_queries // self.branches
-    first_T = num_keys - num_queries + _iota(num_queries) // columns * columns
+    column_T = np.tile(np.arange(columns), self.branches)
+    first_T = num_keys - num_queries + np.arange(num_queries) - column_T
     origin = self.origin_B[:, None]
     stop = self.end_B[:, None] - origin
     if self.block_size is not None:
-      position_BxT = origin + _iota(num_queries) % columns
-      block_end_BxT = (position_BxT // self.block_size + 1) * self.block_size
+      # One more block than that of the position; with the sum no negative number is divided.
+      next_BxT = origin + column_T + self.block_size
+      block_end_BxT = jax.lax.div(next_BxT, jnp.full_like(next_BxT, self.block_size))
+      block_end_BxT = block_end_BxT * self.block_size
       stop = jnp.minimum(stop, block_end_BxT - origin)
     return _rows(
       0, self.length_B[:, None], first_T + self.lead, first_T + jnp.minimum(stop, columns)

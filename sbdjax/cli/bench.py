@@ -66,6 +66,7 @@ def _configs(model: Pretrained, texts: dict[str, str], max_tokens: int) -> list[
     return [DecoderConfig(name="ar", max_tokens=max_tokens)]
   fixed = {"max_tokens": max_tokens}
   timed = to_dataclass(DecoderConfig, {"name": "sbd"} | fixed | fields, "decoder")
+  timed = decoders.for_checkpoint(timed, model.generation, fields)
   decoders.check_used(timed, fields)
   return [DecoderConfig(name="ar", **fixed), timed]
 

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from sbdjax.cli.common import nearest, to_dataclass
 from sbdjax.cli.flags import parse_fields
-from sbdjax.decode import ar, sampling, sbd, select
+from sbdjax.decode import ar, diffusion, freedave, sampling, sbd, schedule, select
+from sbdjax.decode import canvas as cv
 from sbdjax.decode.base import Limits, Sampler
+from sbdjax.decode.forward import CACHES, DRAFT_MODES, Forwarding
 from sbdjax.decode.select import Rule
 from sbdjax.errors import UsageError
+from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM
 
 # Settings handed to the compiled program as numbers: changing them compiles nothing.
-TRACED = ("gamma", "f", "tau", "tokens_per_step")
+TRACED = ("gamma", "f", "tau", "tokens_per_step", "threshold", "steps_per_block")
+AUTO = "auto"  # as the checkpoint says
 Numbers = Mapping[str, Any]
 
 
@@ -37,13 +42,31 @@ class DecoderConfig:
     temperature: 0 is greedy, otherwise tokens are drawn from softmax(logits / temperature).
     top_k: draw from the `top_k` most probable tokens only; 0: from all.
     top_p: draw from the smallest set of tokens with this mass; 1: from all.
-    block_size: k, tokens of a block (sbd).
+    block_size: k, tokens of a block. A block-causal checkpoint has its own.
     rule: which masked positions a forward reveals, a key of RULES (sbd).
     gamma: entropy bound in nats (rules eb_entropy, eb_confidence, eb_margin, entropy_threshold).
     f: of the rule factor.
     tau: smallest confidence of the rule confidence_threshold.
     tokens_per_step: positions a forward of the rule top_k.
-    score: what the rule top_k sorts by, a key of `select.SCORES`.
+    score: what positions are sorted by, a key of `select.ORDERS` (static, dynamic, freedave); the
+      rule top_k knows those of `select.SCORES` only.
+    attention: "full" or "block_causal", what the model was trained with; "auto": the checkpoint
+      says (static, dynamic, freedave, like all below).
+    shifted: the model predicts position i from its output at i - 1; None: the checkpoint says.
+    cache: "none", "prefix" or "dual" (full attention), "block" (block-causal); "auto": "block"
+      where the attention allows it, else "none".
+    steps_per_block: forwards of a block; 0: one a token. Not more than one a token (static, and
+      freedave without a threshold).
+    threshold: smallest confidence a forward reveals. dynamic: 0.9 if not given. freedave: verifies
+      dynamic decoding at this threshold; None: static decoding.
+    draft_steps: d, drafts a forward verifies (freedave).
+    draft_mode: drafts as rows of a "batch", or as branches of a "tree" with one cache (freedave).
+    eager: drafts may run into the next blocks (freedave).
+    frugal: spend no forward whose outcome is known, where the published method does (freedave).
+    early_exit: a row ends with its first block that is nothing but EOS.
+    exit_at: "block", as above, or "eos": with its first block that holds an EOS.
+    cfg_scale: of classifier-free guidance with the prompt masked; 0: none.
+    suppress: tokens that are never chosen.
   """
 
   name: str = "ar"
@@ -58,22 +81,54 @@ class DecoderConfig:
   tau: float = 0.9
   tokens_per_step: int = 1
   score: str = "confidence"
+  attention: str = AUTO
+  shifted: bool | None = None
+  cache: str = AUTO
+  steps_per_block: int = 0
+  threshold: float | None = None
+  draft_steps: int = 4
+  draft_mode: str = "tree"
+  eager: bool = False
+  frugal: bool = False
+  early_exit: bool = False
+  exit_at: str = "block"
+  cfg_scale: float = 0.0
+  suppress: tuple[int, ...] = ()
 
   def __post_init__(self):
-    choices = {"name": METHODS, "rule": RULES, "score": select.SCORES}
+    choices = {
+      "name": METHODS,
+      "rule": RULES,
+      "score": select.ORDERS,
+      "attention": (AUTO, *cv.ATTENTION),
+      "cache": (AUTO, *CACHES),
+      "draft_mode": DRAFT_MODES,
+      "exit_at": ("block", "eos"),
+    }
     for field, known in choices.items():
       value = getattr(self, field)
       if value not in known:
         raise UsageError(
           f"decoder.{field}={value!r}{nearest(value, known)}: choose one of {', '.join(known)}"
         )
-    for field in ("max_tokens", "block_size", "tokens_per_step"):
+    for field in ("max_tokens", "block_size", "tokens_per_step", "draft_steps"):
       if getattr(self, field) < 1:
         raise UsageError(f"decoder.{field}={getattr(self, field)} must be at least 1")
-    for field in ("gamma", "f", "tau"):
-      if not getattr(self, field) >= 0:  # NaN fails too
+    if self.name == "dynamic" and self.threshold is None:
+      object.__setattr__(self, "threshold", 0.9)
+    for field in ("gamma", "f", "tau", "steps_per_block", "threshold", "cfg_scale"):
+      if getattr(self, field) is not None and not getattr(self, field) >= 0:  # NaN fails too
         raise UsageError(f"decoder.{field}={getattr(self, field)} must not be negative")
     sampling.make_choice(self.temperature, self.top_k, self.top_p)
+
+
+def _score(config: DecoderConfig) -> select.Score:
+  if config.score not in select.SCORES:
+    raise UsageError(
+      f"decoder.score={config.score} is an order, not a score of the prediction: the rule "
+      f"{config.rule} knows {', '.join(select.SCORES)}"
+    )
+  return select.SCORES[config.score]
 
 
 class RuleChoice(NamedTuple):
@@ -97,7 +152,7 @@ RULES: dict[str, RuleChoice] = {
   "entropy_threshold": RuleChoice(("gamma",), lambda _, n: select.entropy_threshold(n["gamma"])),
   "top_k": RuleChoice(
     ("tokens_per_step", "score"),
-    lambda config, n: select.top_k(n["tokens_per_step"], select.SCORES[config.score]),
+    lambda config, n: select.top_k(n["tokens_per_step"], _score(config)),
   ),
 }
 
@@ -116,11 +171,14 @@ class Method(NamedTuple):
     reads: config -> fields it depends on, beyond those all methods read.
     build: (lm, limits, config, numbers) -> Sampler.
     canvas: (state, config) -> Canvas.
+    tried: state -> int32 [B, size], what drafts proposed for the tokens of the canvas that the last
+      forward worked on, -1 for nothing; None for methods that do not draft.
   """
 
   reads: Callable[[DecoderConfig], tuple[str, ...]]
   build: Callable[[LM, Limits, DecoderConfig, Numbers], Sampler]
   canvas: Callable[[Any, DecoderConfig], Canvas]
+  tried: Callable[[Any], jax.Array] | None = None
 
 
 def _choose(config: DecoderConfig) -> sampling.Choose:
@@ -130,6 +188,71 @@ def _choose(config: DecoderConfig) -> sampling.Choose:
 def _build_sbd(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
   rule = RULES[config.rule].build(config, numbers)
   return sbd.make_sampler(lm, limits, _choose(config), rule, config.block_size)
+
+
+def _canvas(lm: LM, limits: Limits, config: DecoderConfig) -> cv.Canvas:
+  if config.attention == AUTO:
+    raise UsageError(
+      f"decoder.name={config.name} fills masks, which this checkpoint was not trained for; if it "
+      "was, say how: decoder.attention=full or block_causal"
+    )
+  return cv.Canvas(
+    limits=limits,
+    block_size=config.block_size,
+    attention=config.attention,
+    mask_id=diffusion.mask_token(lm),
+    early_exit=config.exit_at if config.early_exit else "never",
+  )
+
+
+def _diffusion_model(lm: LM, config: DecoderConfig) -> diffusion.Model:
+  for token in config.suppress:
+    if not 0 <= token < lm.config.vocab_size:
+      raise UsageError(
+        f"decoder.suppress names token {token}; the model knows 0..{lm.config.vocab_size - 1}"
+      )
+  cache = {"full": "none", "block_causal": "block"}[config.attention]
+  forwarding = Forwarding(
+    cache=cache if config.cache == AUTO else config.cache,
+    shifted=bool(config.shifted),
+    draft_mode=config.draft_mode,
+    cfg_scale=config.cfg_scale,
+  )
+  order = select.ORDERS[config.score]
+  return diffusion.Model(lm, _choose(config), order, forwarding, config.suppress)
+
+
+def _schedule(config: DecoderConfig, numbers: Numbers) -> schedule.Schedule:
+  """By threshold where there is one, else by count."""
+  if numbers["threshold"] is not None and config.name != "static":
+    return schedule.threshold(numbers["threshold"])
+  steps = numbers["steps_per_block"]
+  return schedule.static(jnp.where(jnp.asarray(steps) > 0, steps, config.block_size))
+
+
+def _build_diffusion(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
+  canvas = _canvas(lm, limits, config)
+  return diffusion.make_sampler(_diffusion_model(lm, config), canvas, _schedule(config, numbers))
+
+
+def _build_freedave(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
+  canvas = _canvas(lm, limits, config)
+  drafting = freedave.Drafting(config.draft_steps, config.eager, config.frugal)
+  model = _diffusion_model(lm, config)
+  return freedave.make_sampler(model, canvas, _schedule(config, numbers), drafting)
+
+
+def _diffusion_reads(*fields: str) -> Callable[[DecoderConfig], tuple[str, ...]]:
+  """What all methods that fill a canvas read, and `fields`."""
+  common = ("attention", "shifted", "cache", "block_size", "score", "cfg_scale", "suppress")
+  return lambda config: (
+    *common, *fields, "early_exit", *(("exit_at",) if config.early_exit else ())
+  )  # fmt: skip
+
+
+def _freedave_reads(config: DecoderConfig) -> tuple[str, ...]:
+  paced = "steps_per_block" if config.threshold is None else "threshold"
+  return _diffusion_reads(paced, "draft_steps", "draft_mode", "eager", "frugal")(config)
 
 
 METHODS: dict[str, Method] = {
@@ -142,6 +265,22 @@ METHODS: dict[str, Method] = {
     reads=lambda config: ("block_size", "rule", *RULES[config.rule].reads),
     build=_build_sbd,
     canvas=lambda state, config: Canvas(state.block_start_B, config.block_size),
+  ),
+  "static": Method(
+    reads=_diffusion_reads("steps_per_block"),
+    build=_build_diffusion,
+    canvas=lambda state, config: Canvas(state.start_B, config.block_size),
+  ),
+  "dynamic": Method(
+    reads=_diffusion_reads("threshold"),
+    build=_build_diffusion,
+    canvas=lambda state, config: Canvas(state.start_B, config.block_size),
+  ),
+  "freedave": Method(
+    reads=_freedave_reads,
+    build=_build_freedave,
+    canvas=lambda state, config: Canvas(state.canvas.start_B, state.tried_BxW.shape[1]),
+    tried=lambda state: state.tried_BxW,
   ),
 }
 
@@ -173,6 +312,24 @@ def check_used(config: DecoderConfig, given: Iterable[str]):
   """Raises UsageError for fields without effect: in a sweep they would label equal points apart."""
   if sentence := without_effect(config, given):
     raise UsageError(sentence)
+
+
+def for_checkpoint(
+  config: DecoderConfig, generation: GenerationDefaults, given: Collection[str]
+) -> DecoderConfig:
+  """`config` with what the checkpoint knows better: attention, shift, and its block size.
+
+  Args:
+    given: fields the user set; those stay.
+  """
+  if "attention" not in METHODS[config.name].reads(config):
+    return config
+  known = {"shifted": generation.shifted}
+  if generation.attention in cv.ATTENTION:
+    known["attention"] = generation.attention
+  if generation.block_size:
+    known["block_size"] = generation.block_size
+  return dataclasses.replace(config, **{n: v for n, v in known.items() if n not in given})
 
 
 def from_flags(texts: Mapping[str, str]) -> DecoderConfig:

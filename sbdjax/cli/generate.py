@@ -1,12 +1,15 @@
-"""Decode prompts: --checkpoint=NAME|FILE|WORKDIR --prompt=TEXT [--decoder.name=ar|sbd ...] [--json]
+"""Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=ar|sbd ...] [--json]
 
 `--decoder.FIELD=VALUE` sets a field of DecoderConfig: name, max_tokens, temperature, top_k, top_p;
-for sbd also block_size, rule and what the rule reads (gamma, f, tau, tokens_per_step, score).
+for sbd also block_size, rule and what the rule reads (gamma, f, tau, tokens_per_step, score). For
+diffusion models: name static, dynamic or freedave with block_size, steps_per_block or threshold,
+score, cache, early_exit, exit_at, cfg_scale, suppress, and for freedave draft_steps, draft_mode,
+eager and frugal; attention, shifted and block_size are the checkpoint's own unless given.
 
 With --json one object a prompt and line on standard output: prompt_tokens, tokens (the whole canvas
 for methods that fill one), valid_tokens (how many of them count: up to the first EOS), text (theirs),
-nfe, prefill_nfe, query_tokens (the widths of the nfe forwards summed, drafts included), tpf (valid
-tokens a forward), reveal_step, finish, seconds (of its batch, compilation apart), and the settings. Without it a terminal shows the text as it is made; anything else gets the text.
+nfe, prefill_nfe, query_tokens (the widths of the nfe forwards summed, drafts included), drafted and
+accepted (tokens of drafts), tpf (valid tokens a forward), reveal_step, finish, seconds (of its batch, compilation apart), and the settings. Without it a terminal shows the text as it is made; anything else gets the text.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from sbdjax.cli import decoders, flags, live, record
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data import assets, files
+from sbdjax.data.number_tokenizer import NumberTokenizer
 from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.decode.generate import Decoder, Result, check_context
 from sbdjax.errors import UsageError
@@ -36,6 +40,15 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def _read_prompts(path: str) -> list[str]:
   return [line for line in files.read_text(assets.resolve(path)).splitlines() if line.strip()]
+
+
+def open_model(checkpoint: str, dtype: str | None) -> Pretrained:
+  """The checkpoint; one without a vocabulary reads token ids only and shows them as numbers."""
+  model = load_pretrained(checkpoint, dtype=dtype)
+  if model.tokenizer is None:
+    shape = model.lm.config
+    model = model._replace(tokenizer=NumberTokenizer(shape.vocab_size, shape.mask_id))
+  return model
 
 
 def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int]]:
@@ -70,7 +83,9 @@ def check_prompts(prompts: Sequence[Sequence[int]], model: Pretrained, config: D
 
 def as_record(result: Result, model: Pretrained, settings: dict[str, Any]) -> dict[str, Any]:
   """The JSON object of one prompt."""
-  text = live.text_after(model.tokenizer, result.prompt_tokens, result.text_tokens)
+  text = None
+  if not isinstance(model.tokenizer, NumberTokenizer):
+    text = live.text_after(model.tokenizer, result.prompt_tokens, result.text_tokens)
   return {
     "prompt_tokens": result.prompt_tokens,
     "tokens": result.tokens,
@@ -79,6 +94,8 @@ def as_record(result: Result, model: Pretrained, settings: dict[str, Any]) -> di
     "nfe": result.nfe,
     "prefill_nfe": result.prefill_nfe,
     "query_tokens": result.query_tokens,
+    "drafted": result.drafted,
+    "accepted": result.accepted,
     "tpf": result.tpf,
     "reveal_step": result.reveal_step,
     "finish": result.finish,
@@ -167,7 +184,8 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.batch_size, 1, "--batch_size")
   flags.at_least(args.seed, 0, "--seed")
   config = decoders.from_flags(texts)
-  model = load_pretrained(args.checkpoint, dtype=args.dtype)
+  model = open_model(args.checkpoint, args.dtype)
+  config = decoders.for_checkpoint(config, model.generation, texts)
   # Says so now if the model cannot be decoded this way.
   decoders.make_sampler(model.lm, config, model.generation.eos_ids)
   prompts = find_prompts(args, model.tokenizer)

@@ -2,7 +2,7 @@
 
 The text above is what is finished; the grid below is the block being filled, one cell of fixed
 width a token, so that nothing moves when a mask turns into a token. Tokens revealed by the last
-forward are highlighted.
+forward are green; what a draft proposed and the forward rejected is red.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ CELL = 9  # columns of one token of the block
 _TEXT_LINES = 9
 _MASK = "▒" * (CELL - 1)
 _NEW, _OLD, _OPEN, _PROMPT = "bold black on bright_green", "", "bright_black", "cyan"
+_REJECTED = "bold white on red"
 # A token can hold anything; what would move the cursor is shown as a sign.
 _SIGNS = {i: "·" for i in [*range(32), 127, *range(128, 160)]} | {9: "⇥", 10: "↵"}
 _SAFE = {code: sign for code, sign in _SIGNS.items() if code != 10}
@@ -45,6 +46,7 @@ class Frame:
     committed: generated tokens before the block; all of them for a method without blocks.
     canvas: tokens of the block the forward worked on, masks included.
     fresh: of each token of the canvas, whether the forward revealed it.
+    tried: of each token of the canvas, what a draft proposed for it; -1 for nothing.
     done: the row is finished.
   """
 
@@ -52,6 +54,7 @@ class Frame:
   committed: int
   canvas: list[int]
   fresh: list[bool]
+  tried: list[int]
   done: bool
 
 
@@ -68,10 +71,11 @@ class Streamer:
     canvas: Callable[[Any], Canvas],
     params,
     prompts: Sequence[Sequence[int]],
+    tried: Callable[[Any], jax.Array] | None = None,
   ):
     self._params = params
     self._padded, self._lengths = pad_prompts(prompts)
-    self._done, self._canvas = sampler.done, canvas
+    self._done, self._canvas, self._tried = sampler.done, canvas, tried
     row = (self._padded[:1], self._lengths[:1], jax.random.key(0)[None])
     start = time.perf_counter()
     self._init = jax.jit(sampler.init).lower(params, *row).compile()
@@ -87,26 +91,28 @@ class Streamer:
     prompt = self._padded[index : index + 1], self._lengths[index : index + 1]
     state = jax.block_until_ready(self._init(self._params, *prompt, keys))
     seconds = time.perf_counter() - start
-    canvas, nfe = self._canvas(state), 0
-    yield self._frame(state, canvas, nfe, seconds)
+    yield self._frame(state, state, seconds)
     while not bool(self._done(state)[0]):
-      canvas, nfe = self._canvas(state), nfe + 1  # where this forward works, before it moves on
+      before = state
       start = time.perf_counter()
       state = jax.block_until_ready(self._step(self._params, state))
       seconds += time.perf_counter() - start
-      yield self._frame(state, canvas, nfe, seconds)
+      yield self._frame(before, state, seconds)
 
-  def _frame(self, state, canvas: Canvas, nfe: int, seconds: float) -> Frame:
+  def _frame(self, before, state, seconds: float) -> Frame:
+    """What became of the canvas that the forward from `before` to `state` worked on."""
     (result,) = results_of(state.out, 1, seconds)
+    canvas = self._canvas(before)
     first = int(canvas.start_B[0])
     span = slice(first, first + canvas.size)
-    revealed_at = np.asarray(state.out.reveal_step_BxC[0, span])
-    before = first - len(result.prompt_tokens) if canvas.size else len(result.tokens)
+    old, new = (np.asarray(s.out.tokens_BxC[0, span]) for s in (before, state))
+    tried = np.full(new.shape, -1) if self._tried is None else np.asarray(self._tried(state)[0])
     return Frame(
       result=result,
-      committed=before,
-      canvas=np.asarray(state.out.tokens_BxC[0, span]).tolist(),
-      fresh=((revealed_at == nfe - 1) & (nfe > 0)).tolist(),
+      committed=max(0, first - len(result.prompt_tokens)) if canvas.size else len(result.tokens),
+      canvas=new.tolist(),
+      fresh=(old != new).tolist(),
+      tried=tried[: len(new)].tolist(),
       done=bool(state.out.done_B[0]),
     )
 
@@ -115,7 +121,8 @@ def make_streamer(
   sampler: Sampler, config: DecoderConfig, params, prompts: Sequence[Sequence[int]]
 ) -> Streamer:
   """A Streamer that knows where the method of `config` has its block."""
-  return Streamer(sampler, lambda s: METHODS[config.name].canvas(s, config), params, prompts)
+  method = METHODS[config.name]
+  return Streamer(sampler, lambda s: method.canvas(s, config), params, prompts, method.tried)
 
 
 def text_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
@@ -143,6 +150,10 @@ class CellTexts(NamedTuple):
   mask_id: int | None
   eos_ids: tuple[int, ...]
 
+  def style(self, token: int, fresh: bool) -> str:
+    """That of a token of the canvas."""
+    return _OPEN if token == self.mask_id else _NEW if fresh else "on grey23"
+
   def of(self, token: int) -> str:
     """At most CELL - 1 columns, padded to exactly that."""
     if token == self.mask_id:
@@ -161,9 +172,10 @@ def draw_canvas(frame: Frame, cells: CellTexts, width: int) -> Table:
   columns = max(1, min(len(frame.canvas), width // CELL, 8))
   grid = Table.grid(padding=(0, 1, 0, 0))
   row: list[Text] = []
-  for token, fresh in zip(frame.canvas, frame.fresh, strict=True):
-    masked = token == cells.mask_id
-    row.append(Text(cells.of(token), _OPEN if masked else _NEW if fresh else "on grey23"))
+  for token, fresh, tried in zip(frame.canvas, frame.fresh, frame.tried, strict=True):
+    rejected = token == cells.mask_id and tried >= 0
+    shown, style = (tried, _REJECTED) if rejected else (token, cells.style(token, fresh))
+    row.append(Text(cells.of(shown), style))
     if len(row) == columns:
       grid.add_row(*row)
       row = []
@@ -175,7 +187,8 @@ def draw_canvas(frame: Frame, cells: CellTexts, width: int) -> Table:
 def counters(result: Result) -> str:
   """`57 tokens · NFE 31 · TPF 1.84`."""
   tpf = f"{result.tpf:.2f}" if result.nfe else "-"
-  return f"{result.valid:>3} tokens · NFE {result.nfe:>3} · TPF {tpf:>4}"
+  drafts = f" · drafts {result.accepted}/{result.drafted}" if result.drafted else ""
+  return f"{result.valid:>3} tokens · NFE {result.nfe:>3} · TPF {tpf:>4}{drafts}"
 
 
 def summary(result: Result) -> str:
@@ -225,7 +238,7 @@ def play(
       time.sleep(max(0.0, seconds_a_frame - (time.perf_counter() - shown)))
       last = frame.result
   assert last is not None
-  text = styled_text(cells.tokenizer, last, len(last.tokens))
+  text = styled_text(cells.tokenizer, last, last.valid)
   console.print(Panel(text, title=title, title_align="left", width=width, border_style="green"))
   console.print(summary(last), style="bright_black", highlight=False)
   return last

@@ -82,11 +82,12 @@ SECTIONS = {"sweep": SweepConfig, "decoder": DecoderConfig, "data": DataConfig}
 
 
 class Point(NamedTuple):
-  """One setting of the grid."""
+  """One setting of the grid; `given` are the decoder's fields that were set at all."""
 
   sweep: SweepConfig
   decoder: DecoderConfig
   data: DataConfig
+  given: frozenset[str] = frozenset()
 
   def settings(self, fingerprint: int) -> dict[str, Any]:
     """Everything the outcome depends on besides program and machine."""
@@ -127,7 +128,8 @@ def make_point(base: ConfigDict | Mapping[str, Any], overrides: Mapping[str, Any
     if section not in SECTIONS or not field:
       raise UsageError(f"get_sweep gives {name!r}: overrides are named like decoder.gamma")
     values[section][field] = value
-  point = Point(**{name: to_dataclass(cls, values[name], name) for name, cls in SECTIONS.items()})
+  sections = {name: to_dataclass(cls, values[name], name) for name, cls in SECTIONS.items()}
+  point = Point(**sections, given=frozenset(values["decoder"]))
   given = (name.partition(".") for name in overrides)
   decoders.check_used(point.decoder, [f for section, _, f in given if section == "decoder"])
   return point
@@ -199,6 +201,11 @@ class Bench:
       self._prompts[key] = [corpus.tokens[s : s + length].astype(int).tolist() for s in starts]
     return self._prompts[key]
 
+  def resolved(self, point: Point) -> Point:
+    """`point` with what its checkpoint says of how it is decoded."""
+    generation = self.model(point.sweep.checkpoint).generation
+    return point._replace(decoder=decoders.for_checkpoint(point.decoder, generation, point.given))
+
   def check(self, point: Point):
     """Raises the error that measuring the point would meet, before anything is run or written."""
     model = self.model(point.sweep.checkpoint)
@@ -237,8 +244,8 @@ class Bench:
 def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, Any]:
   """Quality and speed of one point.
 
-  `nfe`, `prefill_nfe` and `query_tokens` are sums over rows, `tpf` is tokens / nfe (the NFE speed-up over
-  autoregressive decoding), `tokens_per_second` excludes compiling and the prompts' forwards,
+  `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums over
+  rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding), `tokens_per_second` excludes compiling and the prompts' forwards,
   `judge_nll` is in nats a token under the judge, `own_nll` and `entropy` (H) under the decoding
   model's own next-token distribution along the text.
   """
@@ -253,6 +260,8 @@ def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, 
     "nfe": nfe,
     "prefill_nfe": sum(r.prefill_nfe for r in results),
     "query_tokens": sum(r.query_tokens for r in results),
+    "drafted": sum(r.drafted for r in results),
+    "accepted": sum(r.accepted for r in results),
     "tpf": passes[0].tokens / nfe,
     "tokens_per_second": speed.median,
     "tokens_per_second_low": speed.low,
@@ -275,6 +284,7 @@ def run_sweep(points: Sequence[Point], workdir: pathlib.Path, console: Console) 
     UsageError, DataError, CheckpointError: before anything is measured or written.
   """
   bench = Bench()
+  points = [bench.resolved(point) for point in points]
   for point in points:
     bench.check(point)
   workdir = record.open_workdir(str(workdir))
@@ -299,7 +309,8 @@ def run_sweep(points: Sequence[Point], workdir: pathlib.Path, console: Console) 
 def describe(point: Point) -> str:
   """`name sbd gamma=0.1`: what tells the point from its neighbours."""
   settings = decoders.settings_of(point.decoder)
-  shown = [f"{n}={settings[n]}" for n in ("rule", *decoders.TRACED) if n in settings]
+  telling = ("rule", *decoders.TRACED, "draft_steps", "eager", "frugal")
+  shown = [f"{n}={settings[n]}" for n in telling if n in settings]
   return " ".join([point.sweep.label, settings["name"], *shown])
 
 

@@ -86,6 +86,8 @@ class Generation:
     prefill_nfe_B: int32, forwards spent on the prompt.
     query_tokens_B: int32, the widths of the `nfe_B` forwards summed, every branch of a batch or
       tree of drafts included: what a forward costs once decoding is no longer memory-bound.
+    drafted_B: int32, tokens that drafts proposed, in forwards that verified them.
+    accepted_B: int32, how many of them became text.
     done_B: bool, the row is finished.
     eos_B: bool, the row ended by an EOS token (else by its length limit).
     text_end_B: int32, one past the first EOS, for samplers that fill a whole canvas and therefore
@@ -99,6 +101,8 @@ class Generation:
   nfe_B: jax.Array
   prefill_nfe_B: jax.Array
   query_tokens_B: jax.Array
+  drafted_B: jax.Array
+  accepted_B: jax.Array
   done_B: jax.Array
   eos_B: jax.Array
   text_end_B: jax.Array | None = None
@@ -119,6 +123,8 @@ def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: i
     nfe_B=zero_B,
     prefill_nfe_B=zero_B,
     query_tokens_B=zero_B,
+    drafted_B=zero_B,
+    accepted_B=zero_B,
     done_B=zero_B.astype(bool),
     eos_B=zero_B.astype(bool),
   )

@@ -31,6 +31,8 @@ class Result:
     query_tokens: the widths of the `nfe` forwards summed, drafts included.
     reveal_step: for each generated token, the 0-based forward that revealed it
       (samplers that draft count commits instead; -1: filled in behind the end).
+    drafted: tokens that drafts proposed.
+    accepted: how many of them became text.
     finish: "eos" or "length".
     seconds: wall-clock of the batch this row was decoded in, without compilation.
     batch_size: rows decoded together.
@@ -42,6 +44,8 @@ class Result:
   nfe: int
   prefill_nfe: int
   query_tokens: int
+  drafted: int
+  accepted: int
   reveal_step: list[int]
   finish: str
   seconds: float
@@ -110,6 +114,8 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
         nfe=int(out.nfe_B[i]),
         prefill_nfe=int(out.prefill_nfe_B[i]),
         query_tokens=int(out.query_tokens_B[i]),
+        drafted=int(out.drafted_B[i]),
+        accepted=int(out.accepted_B[i]),
         reveal_step=out.reveal_step_BxC[i, start:stop].tolist(),
         finish="eos" if out.eos_B[i] else "length",
         seconds=seconds,

@@ -19,6 +19,8 @@ from sbdjax.errors import UsageError
 
 Rule = Callable[[jax.Array, jax.Array], jax.Array]
 Score = Callable[[jax.Array], jax.Array]
+# (logits [T, V], key [T], position [T]) -> score [T]: what positions are ranked by, largest first.
+Order = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def confidence(logits: jax.Array) -> jax.Array:
@@ -47,6 +49,29 @@ SCORES: dict[str, Score] = {
   "confidence": confidence,
   "margin": margin,
   "entropy": negative_entropy,
+}
+
+
+def by_score(score: Score) -> Order:
+  """Ranks by a score of the logits alone."""
+  return lambda logits, key_T, position_T: score(logits)
+
+
+def random_order(logits: jax.Array, key_T: jax.Array, position_T: jax.Array) -> jax.Array:
+  """A uniformly random order: one number a position, the same whenever its key is."""
+  del logits, position_T
+  return jax.vmap(jax.random.uniform)(key_T)
+
+
+def left_to_right(logits: jax.Array, key_T: jax.Array, position_T: jax.Array) -> jax.Array:
+  """The leftmost position first."""
+  del logits, key_T
+  return -position_T.astype(jnp.float32)
+
+
+ORDERS: dict[str, Order] = {name: by_score(score) for name, score in SCORES.items()} | {
+  "random": random_order,
+  "left_to_right": left_to_right,
 }
 
 

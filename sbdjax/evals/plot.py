@@ -13,8 +13,16 @@ from matplotlib.patheffects import withStroke
 
 from sbdjax.data.files import write_atomically
 
-# Settings that move along a curve, and how they are written beside its points.
-_ALONG = {"gamma": "γ", "f": "f", "tau": "τ", "tokens_per_step": "n"}
+# Settings that move along a curve, and how they are written beside its points; of several, the
+# first one.
+_ALONG = {
+  "gamma": "γ",
+  "f": "f",
+  "tau": "τ",
+  "tokens_per_step": "n",
+  "draft_steps": "d",
+  "threshold": "τ",
+}
 # Okabe and Ito's palette: told apart without colour vision, and in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vPX"
@@ -22,17 +30,22 @@ _MARKERS = "osD^vPX"
 
 def annotation(decoder: dict[str, Any]) -> str:
   """The setting that tells the points of a curve apart, e.g. "γ=0.1"; "" where there is none."""
-  return next((f"{sign}={decoder[n]:g}" for n, sign in _ALONG.items() if n in decoder), "")
+  name = _moving(decoder)
+  return f"{_ALONG[name]}={decoder[name]:g}" if name else ""
+
+
+def _moving(decoder: dict[str, Any]) -> str:
+  return next((name for name in _ALONG if name in decoder), "")
 
 
 def _along(decoder: dict[str, Any]) -> float:
-  return next((decoder[name] for name in _ALONG if name in decoder), 0.0)
+  return decoder.get(_moving(decoder), 0.0)
 
 
 def _curve_settings(row: dict[str, Any]) -> dict[str, Any]:
   """What all points of one curve share."""
   sweep, decoder = row["settings"]["sweep"], row["settings"]["decoder"]
-  fixed = {k: v for k, v in decoder.items() if k not in _ALONG}
+  fixed = {k: v for k, v in decoder.items() if k != _moving(decoder)}
   return {"model": sweep["label"], **fixed, "batch": row["batch_size"]}
 
 

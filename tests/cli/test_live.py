@@ -86,7 +86,7 @@ def test_cells():
 
 def result(prompt, tokens, steps):
   nfe = max(steps) + 1
-  return Result(prompt, tokens, len(tokens), nfe, 1, nfe, steps, "length", 1.0, 1)
+  return Result(prompt, tokens, len(tokens), nfe, 1, nfe, 0, 0, steps, "length", 1.0, 1)
 
 
 def test_bytes_of_one_character_become_that_character():

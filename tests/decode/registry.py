@@ -11,10 +11,23 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from sbdjax.decode import ar, sampling, sbd, sbd_verified, select, verify
+from sbdjax.decode import (
+  ar,
+  canvas,
+  diffusion,
+  freedave,
+  sampling,
+  sbd,
+  sbd_verified,
+  schedule,
+  select,
+  verify,
+)
 from sbdjax.decode.base import Limits, Sampler
+from sbdjax.decode.forward import Forwarding
 from sbdjax.lm import LM
 from tests import models
+from tests.decode import diffusion_reference
 from tests.decode import verified_reference as verified
 from tests.reference import network, reveal, visibility
 
@@ -24,9 +37,18 @@ MAX_TOKENS = 11
 
 
 class Case(NamedTuple):
+  """A sampler.
+
+  Attributes:
+    fills_canvas: its output is the whole canvas, not a text that ends.
+    sees_limit: the model sees how long the canvas is, so a limit changes what stands before it.
+  """
+
   name: str
   build: Callable[[LM, Limits], Sampler]
   reference: Callable
+  fills_canvas: bool = False
+  sees_limit: bool = False
 
 
 def _finished(generated, limit):
@@ -106,13 +128,47 @@ def _verified(name, schedule, points, k, choose=None, **settings):
   draw = sampling.greedy() if choose is None else choose
   candidates = settings.get("candidates", False)
   return Case(
-    f"sbd_verified {name} k={k}" + (" candidates" if candidates else ""),
+    f"sbd_verified {name} k={k}"
+    + (" candidates" if candidates else "")
+    + ("" if choose is None else " drawn"),
     lambda lm, limits: sbd_verified.make_sampler(
       lm, limits, draw, verify.exact_match(draw), schedule, k, candidates
     ),
     verified.reference(
       _greedy if choose is None else _drawn(choose), k, points, _finished, MASK, **settings
     ),
+  )
+
+
+def _diffusion(name, cache, k, steps=None, tau=None, choose=None, drafting=None, **settings):
+  """Static (`steps`) or threshold (`tau`) decoding, or FreeDave over it where it drafts."""
+  exit_at, order = settings.get("exit", "never"), settings.get("order", "confidence")
+  shifted, mode = settings.get("shifted", False), settings.get("mode", "tree")
+  attention = "block_causal" if cache == "block" else "full"
+  plan = schedule.threshold(tau) if steps is None else schedule.static(steps)
+  draw = sampling.greedy() if choose is None else choose
+
+  def build(lm, limits):
+    forwarding = Forwarding(cache, shifted, mode)
+    model = diffusion.Model(lm, draw, select.ORDERS[order], forwarding)
+    cut = canvas.Canvas(limits, k, attention, MASK, exit_at)
+    if drafting is None:
+      return diffusion.make_sampler(model, cut, plan)
+    return freedave.make_sampler(model, cut, plan, freedave.Drafting(*drafting))
+
+  rules = diffusion_reference.Rules(
+    MASK, EOS, k, attention, steps, tau, order,
+    exit=exit_at, shifted=shifted, stores=cache == "block",
+    **({} if choose is None else {"choose": _drawn(jax.vmap(choose)), "drawn": True}),
+  )  # fmt: skip
+
+  def reference(logits_fn, prompt, limit, key):
+    args = (rules, logits_fn, prompt, limit, key)
+    decode = diffusion_reference.plain if drafting is None else diffusion_reference.freedave
+    return decode(*args, *(drafting or ())).result()
+
+  return Case(
+    name + ("" if choose is None else " drawn"), build, reference, True, attention == "full"
   )
 
 
@@ -139,6 +195,12 @@ SAMPLERS = [
   _verified("fan_out", sbd_verified.fan_out(), verified.most_probable(0), 4),
   _verified("fan_out 2", sbd_verified.fan_out(2), verified.most_probable(2), 4, candidates=True),
   _verified(
-    "fan_out drawn", sbd_verified.fan_out(), verified.most_probable(0), 3, _WARM, candidates=True
+    "fan_out", sbd_verified.fan_out(), verified.most_probable(0), 3, _WARM, candidates=True
+  ),
+  _diffusion("static, block-causal", "block", 4, steps=3),
+  _diffusion("dynamic, shifted", "none", 3, tau=0.4, choose=_WARM, shifted=True, exit="eos"),
+  _diffusion("freedave, eager", "block", 4, steps=4, drafting=(5, True), exit="block"),
+  _diffusion(
+    "freedave, full", "none", 6, steps=4, choose=_WARM, drafting=(3,), order="random", mode="batch"
   ),
 ]
