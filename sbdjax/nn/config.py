@@ -63,6 +63,8 @@ class TransformerConfig:
       masks), so that the sum keeps its size (ESM-2; at inference too). Needs the whole text in one
       forward, hence no cache.
     pad_id: padding of `token_dropout`: counts as no token, and enters as zeros.
+    rope_frequencies: radians a position of each rotary pair, where they do not follow from theta
+      (ESM-2's were rounded to half precision in training); Dh/2 numbers, or None.
     unused_rows: rows at the end of the vocabulary that stand for no token (so that it can be cut
       evenly between devices); they are never predicted.
   """
@@ -94,6 +96,7 @@ class TransformerConfig:
   mlm_head: bool = False
   token_dropout: bool = False
   pad_id: int | None = None
+  rope_frequencies: tuple[float, ...] | None = None
   unused_rows: int = 0
 
   def __post_init__(self):
@@ -110,6 +113,13 @@ class TransformerConfig:
         raise UsageError(f"model.{name}={getattr(self, name)} must be positive")
     if isinstance(self.rope_scaling, dict):
       object.__setattr__(self, "rope_scaling", rope.RopeScaling(**self.rope_scaling))
+    if self.rope_frequencies is not None:
+      object.__setattr__(self, "rope_frequencies", tuple(map(float, self.rope_frequencies)))
+      if len(self.rope_frequencies) != self.head_dim // 2:
+        raise UsageError(
+          f"model.rope_frequencies has {len(self.rope_frequencies)} numbers; heads of "
+          f"{self.head_dim} channels have {self.head_dim // 2} pairs"
+        )
     if not 0 <= self.unused_rows < self.vocab_size:
       raise UsageError(
         f"model.unused_rows={self.unused_rows} leaves no token of a vocabulary of {self.vocab_size}"

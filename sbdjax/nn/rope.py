@@ -45,6 +45,13 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
   return (1 - smooth) * freq / scaling.factor + smooth * freq
 
 
+def frequencies_of(config) -> np.ndarray:
+  """Those of a TransformerConfig: its own where it lists them, else those of its theta."""
+  if config.rope_frequencies is not None:
+    return np.asarray(config.rope_frequencies)
+  return frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+
+
 def rotation(positions_BxT: jax.Array, freq: np.ndarray) -> tuple[jax.Array, jax.Array]:
   """(cos, sin), float32 [B, 1, T, head_dim / 2], shared by all layers."""
   angle = positions_BxT[:, None, :, None].astype(jnp.float32) * jnp.asarray(freq, jnp.float32)

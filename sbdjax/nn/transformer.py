@@ -141,9 +141,7 @@ class Transformer(nn.Module):
     x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
     cos_sin = None
     if c.positions == "rotary":
-      cos_sin = rope.rotation(
-        positions_BxT, rope.frequencies(c.head_dim, c.rope_theta, c.rope_scaling)
-      )
+      cos_sin = rope.rotation(positions_BxT, rope.frequencies_of(c))
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     plan = xla.plan(mask, num_queries, capacity + num_queries)

@@ -83,10 +83,40 @@ def test_tensors_that_serve_other_purposes_are_ignored(copy, saved):
   surplus = {
     "esm.contact_head.regression.weight": one,
     "esm.embeddings.position_ids": one.astype(np.int64),
-    "esm.encoder.layer.0.attention.self.rotary_embeddings.inv_freq": one,
   }
   folder = copy("esm", tensors=lambda t: t | surplus)
   same_params(load_pretrained(folder).params, load_pretrained(saved("esm")).params)
+
+
+def test_layer_norms_as_tensorflow_called_them(copy, saved):
+  def older(name):
+    if "LayerNorm" not in name:
+      return name
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta")
+
+  folder = copy("esm", tensors=lambda t: {older(k): v for k, v in t.items()})
+  same_params(load_pretrained(folder).params, load_pretrained(saved("esm")).params)
+
+
+def test_rotations_that_were_rounded_in_training_are_kept(copy, saved):
+  """ESM's frequencies lie in its files; where those are rounded, so were they in training."""
+  assert load_pretrained(saved("esm")).lm.config.rope_frequencies is None
+
+  def rounded(t):
+    return {
+      k: v.astype(np.float16).astype(np.float32) if "inv_freq" in k else v for k, v in t.items()
+    }
+
+  folder = copy("esm", tensors=rounded)
+  model = load_pretrained(folder)
+  assert model.lm.config.rope_frequencies == (1.0, float(np.float16(0.01)))
+  save_pretrained(folder.with_name("again"), model)
+  assert load_pretrained(folder.with_name("again")).lm.config == model.lm.config
+  tensors = safetensors.numpy.load_file(folder / files.SINGLE)
+  name = next(name for name in tensors if "inv_freq" in name)
+  tensors[name] = tensors[name] * np.float32(2)
+  safetensors.numpy.save_file(tensors, folder / files.SINGLE)
+  refused(folder, "different rotary frequencies")
 
 
 def test_the_rotary_settings_of_newer_files(copy, saved):

@@ -53,7 +53,7 @@ def test_there_and_back_bit_for_bit(tmp_path, name, dtype):
   assert settings["architectures"] == [hf_models.FAMILIES[name][2]]
   assert settings["mask_token_id"] == model.lm.config.mask_id
   assert sorted(os.listdir(tmp_path / "m")) == sorted([*SETTINGS, "model.safetensors"])
-  tensors = stored(tmp_path / "m").values()
+  tensors = [x for k, x in stored(tmp_path / "m").items() if not k.endswith("inv_freq")]
   assert {x.dtype for x in tensors} == {jnp.dtype(dtype)}
   assert sum(x.size for x in tensors) == sum(x.size for x in jax.tree.leaves(model.params))
 

@@ -50,6 +50,7 @@ VARIANTS = {
     norm="layer", mlp="gelu_tanh", positions="learned", head_dim=5, max_seq_len=16, **BIASES
   ),
   "esm": dict(norm="layer", mlp="gelu", mlm_head=True, norm_eps=1e-3, **BIASES),
+  "half_precision_rotations": dict(rope_frequencies=(1.0, 0.0371)),
 }
 
 
@@ -372,6 +373,7 @@ def test_full_remat_keeps_only_the_layers_inputs():
     (dict(mask_id=-1), "mask_id=-1"),
     (dict(mask_id=12, unused_rows=1), "vocabulary of 12"),
     (dict(unused_rows=13), "unused_rows=13"),
+    (dict(rope_frequencies=(1.0,)), "2 pairs"),
     (dict(norm="batch"), "norm='batch'"),
     (dict(mlp="relu"), "mlp='relu'"),
     (dict(positions="alibi"), "positions='alibi'"),

@@ -119,7 +119,7 @@ def forward(config, params, tokens_T, positions_T, visible_TxT):
   """
   c = config
   p = _float64(params)
-  freq = frequencies(c.head_dim, c.rope_theta, c.rope_scaling)
+  freq = np.array(c.rope_frequencies or frequencies(c.head_dim, c.rope_theta, c.rope_scaling))
   x = embed(c, p, np.asarray(tokens_T), np.asarray(positions_T))
   for n in range(c.num_layers):
     layer = _layer(p["layers"], n)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
+from sbdjax.interop.hf import names
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn.transformer import TransformerConfig
 
@@ -150,13 +151,15 @@ def _derive_esm(settings: Settings, where: str) -> dict[str, Any]:
 
 
 def _write_esm(c: TransformerConfig) -> dict[str, Any]:
+  # transformers wants a padding token even where nothing depends on it: that of ESM's alphabet.
+  pad_id = c.pad_id if c.token_dropout else 1
   return dict(
     rope_theta=c.rope_theta,
     position_embedding_type="rotary",
     emb_layer_norm_before=False,
     is_folding_model=False,
     token_dropout=c.token_dropout,
-    pad_token_id=c.pad_id,
+    pad_token_id=pad_id,
   )
 
 
@@ -410,14 +413,16 @@ def to_settings(config: TransformerConfig, generation: GenerationDefaults) -> di
   """
   wanted = dataclasses.replace(config, rope_interleaved=False, remat="none")
   how = (generation.attention, generation.shifted, generation.block_size)
-  for name, family in FAMILIES.items():
+  for architecture, family in FAMILIES.items():
     if how[:2] != (family.attention, family.shifted):
       continue
-    settings = _write(name, family, config, generation)
+    settings = _write(architecture, family, config, generation)
     try:
-      found = from_settings(family, settings, mask_id=config.mask_id, dtype=None, where=name)
+      found = from_settings(family, settings, mask_id=config.mask_id, dtype=None, where="")
     except CheckpointError:
       continue
+    if names.COLUMNS[family.layout].inv_freq:  # it lies among the tensors
+      found = dataclasses.replace(found, rope_frequencies=config.rope_frequencies)
     if found == wanted and block_size(family, settings) == generation.block_size:
       return settings
   raise UsageError(
@@ -427,10 +432,10 @@ def to_settings(config: TransformerConfig, generation: GenerationDefaults) -> di
 
 
 def _write(
-  name: str, family: Family, config: TransformerConfig, generation: GenerationDefaults
+  architecture: str, family: Family, config: TransformerConfig, generation: GenerationDefaults
 ) -> dict[str, Any]:
   layout = LAYOUTS[family.layout]
-  settings = {"architectures": [name], "model_type": family.model_type}
+  settings = {"architectures": [architecture], "model_type": family.model_type}
   settings |= layout.write(config)
   settings |= {theirs: getattr(config, ours) for ours, theirs in layout.keys.items()}
   settings |= dict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from sbdjax.interop.hf.configs import Family
 from sbdjax.interop.hf.files import CONFIG, GENERATION, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
+from sbdjax.nn import rope
 
 
 def read(
@@ -40,6 +42,8 @@ def read(
   mask_id = _mask_id(family, settings, tokenizer)
   settings.setdefault("torch_dtype", _stored_dtype(tensors))
   config = configs.from_settings(family, settings, mask_id=mask_id, dtype=dtype, where=where)
+  usual = rope.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+  config = dataclasses.replace(config, rope_frequencies=tensors.rope_frequencies(usual))
   if tokenizer is not None and mask_id is not None:
     tokenizer.mask_id = mask_id
   lm = make_lm(config)

@@ -28,7 +28,7 @@ class Tensors:
     self._stored = {self._bare(name): (name, x) for name, x in stored.items()}
 
   def _bare(self, name: str) -> str:
-    return name.removeprefix(self._column.prefix)
+    return names.modern(name).removeprefix(self._column.prefix)
 
   @property
   def _head(self) -> str:
@@ -60,6 +60,26 @@ class Tensors:
         f"{', '.join(files.DTYPES)}: get a version that is not quantized"
       )
     return stored
+
+  def rope_frequencies(self, usual: np.ndarray) -> tuple[float, ...] | None:
+    """The rotary frequencies in the files, if this layout's network takes them from there and they
+    are not the `usual` ones of its theta.
+
+    Raises:
+      CheckpointError: layers have different ones.
+    """
+    if self._column.inv_freq is None:
+      return None
+    ending = self._column.inv_freq.rsplit("{}", 1)[1].rsplit(".", 2)[1] + ".inv_freq"
+    found = [files.read(x) for name, x in self._stored.values() if name.endswith(ending)]
+    if not found:
+      return None
+    first = found[0].astype(np.float64)
+    if any(not np.array_equal(first, x.astype(np.float64)) for x in found):
+      raise CheckpointError(f"{self.where}: its layers have different rotary frequencies")
+    # In float32 the usual ones differ by rounding alone.
+    same = first.shape == usual.shape and np.allclose(first, usual, rtol=1e-6, atol=0)
+    return None if same else tuple(first.tolist())
 
   def check_all_used(self, used: set[str], tied: bool):
     """Raises CheckpointError for a tensor that is not `used`, ignored, or the head of a tied model."""

@@ -20,11 +20,25 @@ class Column(NamedTuple):
     prefix: may be missing from all names (checkpoints of the bare trunk, the oldest GPT-2 files).
     in_out: matrices are stored [in, out]; otherwise [out, in].
     ignored: names of tensors that follow from the configuration or serve another purpose.
+    inv_freq: rotary frequencies that the network takes from the file, where it does.
   """
 
   prefix: str
   in_out: bool
   ignored: re.Pattern
+  inv_freq: str | None = None
+
+
+# LayerNorm's parameters as TensorFlow called them; transformers 5 writes ESM's so again.
+_LEGACY = {".gamma": ".weight", ".beta": ".bias"}
+
+
+def modern(name: str) -> str:
+  """A tensor's name with its last part as it is called today."""
+  for old, new in _LEGACY.items():
+    if name.endswith(old):
+      return name.removesuffix(old) + new
+  return name
 
 
 class Part(NamedTuple):
@@ -43,6 +57,7 @@ COLUMNS = {
     "esm.",
     False,
     re.compile(r"contact_head\.|pooler\.|inv_freq$|position_ids$|position_embeddings\.weight$"),
+    "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq",
   ),
 }
 

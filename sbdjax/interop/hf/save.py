@@ -112,10 +112,16 @@ def _tensors(
       shapes[theirs] = place.shape
       parts.setdefault(theirs, []).append((place, leaf, layer, turn))
   dtype = np.dtype(jax.numpy.dtype(config.param_dtype))
-  return {
+  tensors = {
     name: ToWrite(dtype, shapes[name], lambda sources=sources: _make(sources))
     for name, sources in parts.items()
   }
+  if names.COLUMNS[layout].inv_freq:
+    freq = rope.frequencies_of(config).astype(np.float32)
+    for layer in range(config.num_layers):
+      name = names.COLUMNS[layout].inv_freq.format(layer)
+      tensors[name] = ToWrite(freq.dtype, freq.shape, lambda: freq)
+  return tensors
 
 
 def _make(sources: list) -> np.ndarray:
