@@ -17,7 +17,17 @@ import jax.numpy as jnp
 
 from sbdjax.cli.common import nearest, to_dataclass
 from sbdjax.cli.flags import parse_fields
-from sbdjax.decode import ar, diffusion, freedave, sampling, sbd, schedule, select
+from sbdjax.decode import (
+  ar,
+  diffusion,
+  freedave,
+  sampling,
+  sbd,
+  sbd_verified,
+  schedule,
+  select,
+  verify,
+)
 from sbdjax.decode import canvas as cv
 from sbdjax.decode.base import Limits, Sampler
 from sbdjax.decode.forward import CACHES, DRAFT_MODES, Forwarding
@@ -67,6 +77,10 @@ class DecoderConfig:
     exit_at: "block", as above, or "eos": with its first block that holds an EOS.
     cfg_scale: of classifier-free guidance with the prompt masked; 0: none.
     suppress: tokens that are never chosen.
+    drafting: what a forward does, a key of DRAFTING (sbd_verified, like all below).
+    points: acceptance points a forward drafts behind; 0: all (drafting fan_out).
+    candidates: verify the second choice of every draft too.
+    verify: how drafts are accepted, a key of VERIFY.
   """
 
   name: str = "ar"
@@ -94,6 +108,10 @@ class DecoderConfig:
   exit_at: str = "block"
   cfg_scale: float = 0.0
   suppress: tuple[int, ...] = ()
+  drafting: str = "fan_out"
+  points: int = 0
+  candidates: bool = False
+  verify: str = "exact_match"
 
   def __post_init__(self):
     choices = {
@@ -104,6 +122,8 @@ class DecoderConfig:
       "cache": (AUTO, *CACHES),
       "draft_mode": DRAFT_MODES,
       "exit_at": ("block", "eos"),
+      "drafting": DRAFTING,
+      "verify": VERIFY,
     }
     for field, known in choices.items():
       value = getattr(self, field)
@@ -116,7 +136,7 @@ class DecoderConfig:
         raise UsageError(f"decoder.{field}={getattr(self, field)} must be at least 1")
     if self.name == "dynamic" and self.threshold is None:
       object.__setattr__(self, "threshold", 0.9)
-    for field in ("gamma", "f", "tau", "steps_per_block", "threshold", "cfg_scale"):
+    for field in ("gamma", "f", "tau", "steps_per_block", "threshold", "cfg_scale", "points"):
       if getattr(self, field) is not None and not getattr(self, field) >= 0:  # NaN fails too
         raise UsageError(f"decoder.{field}={getattr(self, field)} must not be negative")
     sampling.make_choice(self.temperature, self.top_k, self.top_p)
@@ -255,6 +275,44 @@ def _freedave_reads(config: DecoderConfig) -> tuple[str, ...]:
   return _diffusion_reads(paced, "draft_steps", "draft_mode", "eager", "frugal")(config)
 
 
+DRAFTING: dict[str, Callable[[DecoderConfig], sbd_verified.Schedule]] = {
+  "alternating": lambda config: sbd_verified.alternating(),
+  "fused": lambda config: sbd_verified.fused(),
+  "fan_out": lambda config: sbd_verified.fan_out(config.points),
+}
+
+
+def _resample(config: DecoderConfig) -> verify.VerifyRule:
+  if config.temperature == 0:
+    raise UsageError("decoder.verify=resample draws tokens: set decoder.temperature above 0")
+  warp = sampling.warped(config.temperature, config.top_k, config.top_p)
+  return verify.accept_or_resample(lambda logits: jax.nn.log_softmax(warp(logits), axis=-1))
+
+
+VERIFY: dict[str, Callable[[DecoderConfig], verify.VerifyRule]] = {
+  "exact_match": lambda config: verify.exact_match(_choose(config)),
+  "resample": _resample,
+}
+
+
+def _build_verified(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
+  del numbers
+  return sbd_verified.make_sampler(
+    lm,
+    limits,
+    _choose(config),
+    VERIFY[config.verify](config),
+    DRAFTING[config.drafting](config),
+    config.block_size,
+    config.candidates,
+  )
+
+
+def _verified_reads(config: DecoderConfig) -> tuple[str, ...]:
+  points = ("points",) if config.drafting == "fan_out" else ()
+  return ("block_size", "drafting", *points, "candidates", "verify")
+
+
 METHODS: dict[str, Method] = {
   "ar": Method(
     reads=lambda config: (),
@@ -265,6 +323,13 @@ METHODS: dict[str, Method] = {
     reads=lambda config: ("block_size", "rule", *RULES[config.rule].reads),
     build=_build_sbd,
     canvas=lambda state, config: Canvas(state.block_start_B, config.block_size),
+  ),
+  "sbd_verified": Method(
+    reads=_verified_reads,
+    build=_build_verified,
+    # As many tokens as one forward may add.
+    canvas=lambda state, config: Canvas(state.out.length_B, config.block_size + 1),
+    tried=lambda state: jnp.pad(state.tried_BxM, ((0, 0), (0, 2)), constant_values=-1),
   ),
   "static": Method(
     reads=_diffusion_reads("steps_per_block"),

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import pathlib
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -247,7 +248,7 @@ def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, 
   `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums over
   rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding), `tokens_per_second` excludes compiling and the prompts' forwards,
   `judge_nll` is in nats a token under the judge, `own_nll` and `entropy` (H) under the decoding
-  model's own next-token distribution along the text.
+  model's own next-token distribution along the text; `text_crc32` is equal for equal token ids.
   """
   results = passes[0].results
   prompts, texts = [r.prompt_tokens for r in results], [r.text_tokens for r in results]
@@ -271,6 +272,7 @@ def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, 
     "judge_nll": judged.nll_per_token,
     "own_nll": owned.nll_per_token,
     "entropy": owned.entropy_per_token,
+    "text_crc32": zlib.crc32(json.dumps(texts).encode()),
     **{f"distinct_{n}": diversity.distinct(texts, n) for n in (1, 2, 3)},
     "repetition": diversity.repetition(texts),
     "ended": sum(r.finish == "eos" for r in results) / len(results),

@@ -40,7 +40,7 @@ from sbdjax.decode import base
 from sbdjax.decode.ar import prefill
 from sbdjax.decode.base import Generation, Limits, Sampler
 from sbdjax.decode.sampling import Choose
-from sbdjax.decode.verify import VerifyRule, append
+from sbdjax.decode.verify import VerifyRule, append, draft_key
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM, suppress
 from sbdjax.masks import DraftTree
@@ -72,15 +72,16 @@ class VerifiedState:
   Attributes:
     out: final tokens; every one of them verified.
     cache: committed: every final token but the last.
-    key_B: one key a row; noise is keyed by (row, position), and for drafts that need their own
-      by the forward too.
+    key_B: one key a row; noise is keyed by (row, position).
     drafts: what the next forward verifies.
+    tried_BxM: int32, what the last forward verified behind the text before it; -1 for nothing.
   """
 
   out: Generation
   cache: KVCache
   key_B: jax.Array
   drafts: Drafts
+  tried_BxM: jax.Array
 
 
 class Points(NamedTuple):
@@ -193,7 +194,7 @@ def make_sampler(
     batch, width = prompt_BxP.shape
     # Scratch at the end: a chain that reaches beyond the limit, and a place for each branch.
     capacity = width + limits.max_tokens + 2 * k
-    out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill=0)
+    out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill=mask_id)
     cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, capacity)
     out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
     shape = (batch, num_drafts)
@@ -204,7 +205,8 @@ def make_sampler(
       count_B=jnp.zeros((batch,), jnp.int32),
       logits_BxMxV=None if rule.common_noise else jnp.zeros((*shape, lm.config.vocab_size)),
     )
-    return VerifiedState(out, cache, base.row_keys(key, batch), drafts)
+    nothing = jnp.full(shape, -1, jnp.int32)
+    return VerifiedState(out, cache, base.row_keys(key, batch), drafts, nothing)
 
   def logits_of(params, hidden):
     return suppress(lm.logits(params, hidden), mask_id)
@@ -217,9 +219,7 @@ def make_sampler(
     logits = logits_of(params, hidden_BxMxD)
     keys = position_keys(state.key_B, position_BxM)
     if not rule.common_noise:
-      # 1 + : fold 0 is left to the verification.
-      fold = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)))
-      keys = fold(keys, 1 + state.out.nfe_B)
+      keys = jax.vmap(jax.vmap(draft_key))(keys)
     pick = jax.vmap(jax.vmap(choose))
     token = pick(keys, logits)
     is_first = jnp.arange(logits.shape[-1]) == token[..., None]
@@ -269,12 +269,6 @@ def make_sampler(
     split = jnp.split(hidden, [num_chain, num_chain + num_seconds], axis=1)
     return (*split, cache)
 
-  def width(drafts: Drafts, num_drafts: int, points: Points | None) -> jax.Array:
-    """int32 [B]: tokens of the forward that serve the row."""
-    verified_B = jnp.minimum(drafts.count_B, num_drafts) * (2 if candidates else 1)
-    blocks_B = 0 if points is None else jnp.sum(points.valid, axis=1)
-    return 1 + verified_B + k * blocks_B
-
   def advance(params, state: VerifiedState, num_chain: int, points: Points | None):
     """Verifies the chain, appends what is accepted, and takes the drafts behind it."""
     out, drafts = state.out, state.drafts
@@ -308,7 +302,13 @@ def make_sampler(
     new_tokens = jnp.where(index_T < n_B[:, None], drafted, verdict.token_B[:, None])
     new_tokens = jnp.where(index_T > n_B[:, None], bonus_token_B[:, None], new_tokens)
     new_out = append(out, new_tokens, added_B, limits)
-    new_out = new_out.replace(query_tokens_B=out.query_tokens_B + width(drafts, m, points))
+    verified_B = jnp.minimum(drafts.count_B, m) * (2 if candidates else 1)
+    blocks_B = 0 if points is None else jnp.sum(points.valid, axis=1)
+    new_out = new_out.replace(
+      query_tokens_B=out.query_tokens_B + 1 + verified_B + k * blocks_B,
+      drafted_B=out.drafted_B + verified_B,
+      accepted_B=out.accepted_B + n_B + bonus_B,
+    )
 
     next_drafts = drafts.replace(count_B=jnp.zeros_like(n_B))
     if points is not None:
@@ -325,9 +325,11 @@ def make_sampler(
         jnp.where(jnp.any(found, axis=1), num_drafts, 0),
       )
     cache = kv_cache.commit(cache, jnp.where(out.done_B, 0, added_B))
-    old, new = (out, drafts), (new_out, next_drafts)
-    out, drafts = base.keep_done(out.done_B, old, new)
-    return state.replace(out=out, cache=cache, drafts=drafts)
+    verified = (jnp.arange(num_drafts) < drafts.count_B[:, None]) & (m > 0)
+    tried = jnp.where(verified, drafts.token_BxM, -1)
+    old, new = (out, drafts, state.tried_BxM), (new_out, next_drafts, tried)
+    out, drafts, tried = base.keep_done(out.done_B, old, new)
+    return state.replace(out=out, cache=cache, drafts=drafts, tried_BxM=tried)
 
   def verify_and_draft(params, state):
     return advance(params, state, k, schedule.points(state.drafts, candidates))

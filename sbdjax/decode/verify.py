@@ -49,8 +49,8 @@ class VerifyRule(NamedTuple):
 
   Attributes:
     verify: see the module; its `draft_logits` are None where `common_noise` is true.
-    common_noise: drafts must be chosen with the noise of their position, the target's own. If
-      false: with noise independent of it, and `verify` needs the logits they were drawn from.
+    common_noise: drafts must be chosen with the key of their position, the target's own. If
+      false: with its `draft_key`, and `verify` needs the logits they were drawn from.
   """
 
   verify: Callable[..., Verdict]
@@ -80,6 +80,20 @@ def exact_match(choose: Choose) -> VerifyRule:
   return VerifyRule(rule, common_noise=True)
 
 
+def _streams(key: jax.Array) -> jax.Array:
+  """A position's keys for acceptance, for the resampled token, and for its draft: [3]."""
+  return jax.random.split(key, 3)
+
+
+def draft_key(key: jax.Array) -> jax.Array:
+  """The key of a position's draft under `accept_or_resample`, independent of the rule's own.
+
+  A place may be drafted again with the same noise: had anybody looked at the first draft, the
+  place would have its token.
+  """
+  return _streams(key)[2]
+
+
 def residual_log_probs(log_q: jax.Array, log_p: jax.Array) -> jax.Array:
   """log of max(0, p - q), not normalised, [..., V]; log p where p = q leaves no residual at all.
 
@@ -98,8 +112,8 @@ def accept_or_resample(log_probs: Callable[[jax.Array], jax.Array]) -> VerifyRul
 
   Args:
     log_probs: logits [..., V] -> log-probabilities tokens are drawn with (temperature, top-k and
-      top-p applied; `sampling.log_probs`). The drafts must have been drawn from `log_probs` of
-      the draft logits, with noise independent of the keys given to the rule.
+      top-p applied; see `sampling.warped`). The drafts must have been drawn from `log_probs` of
+      the draft logits, with `draft_key` of the keys given to the rule.
   """
 
   def rule(keys_BxM1, draft_BxM, count_B, draft_logits_BxMxV, target_logits_BxM1xV):
@@ -112,7 +126,7 @@ def accept_or_resample(log_probs: Callable[[jax.Array], jax.Array]) -> VerifyRul
     def at_draft(log_x_BxM1xV):
       return jnp.take_along_axis(log_x_BxM1xV[:, :-1], draft_BxM[..., None], axis=-1)[..., 0]
 
-    keys = jax.vmap(jax.vmap(lambda key: jax.random.split(key)))(keys_BxM1)
+    keys = jax.vmap(jax.vmap(_streams))(keys_BxM1)
     u_BxM = jax.vmap(jax.vmap(jax.random.uniform))(keys[:, :-1, 0])
     accept = jnp.log(u_BxM) < at_draft(log_p) - at_draft(log_q)
     draw = jax.vmap(jax.vmap(lambda key, x: jax.random.categorical(key, x, mode="high")))

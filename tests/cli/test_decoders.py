@@ -124,11 +124,27 @@ def test_static_part_forgets_numbers_only():
   assert {"name", "block_size", "temperature", "max_tokens", "rule"} <= changed
 
 
+# How many tokens a forward works on, where it is not the block.
+CANVAS_SIZES = {"ar": 0, "sbd_verified": 5}
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_where_it_works(name):
   config = DecoderConfig(name, max_tokens=8, block_size=4)
+  if "attention" in METHODS[name].reads(config):
+    config = dataclasses.replace(config, attention="full")
   sampler = decoders.make_sampler(LM, config, ())
   state = sampler.init(PARAMS, *PROMPT, jax.random.key(0))
   canvas = METHODS[name].canvas(state, config)
   np.testing.assert_array_equal(canvas.start_B, PROMPT[1])
-  assert canvas.size == (4 if name == "sbd" else 0)
+  assert canvas.size == CANVAS_SIZES.get(name, 4)
+  if METHODS[name].tried is not None:
+    np.testing.assert_array_equal(METHODS[name].tried(state), np.full((2, canvas.size), -1))
+
+
+def test_verified_decoding_refuses_resampling_without_noise():
+  config = DecoderConfig("sbd_verified", block_size=4, verify="resample")
+  with pytest.raises(UsageError, match="decoder.temperature above 0"):
+    decoders.make_sampler(LM, config, ())
+  drawn = dataclasses.replace(config, temperature=1.0)
+  assert decoders.make_sampler(LM, drawn, ()) is not None

@@ -65,8 +65,10 @@ def _speculate(temperature, rows=100_000):
 
   @jax.jit
   def run(key):
-    keys = jax.random.split(key, (rows, 5))
-    draft = jax.vmap(lambda k: sampling.categorical(temperature)(k, q))(keys[:, 3])
+    keys = jax.random.split(key, (rows, 4))
+    draft_keys = jax.vmap(verify.draft_key)
+    draw = jax.vmap(sampling.categorical(temperature), (0, None))
+    draft = jnp.stack([draw(draft_keys(keys[:, j]), q[j]) for j in range(2)], axis=1)
     target = jnp.stack(
       [jnp.broadcast_to(first, (rows, V)), second[draft[:, 0]], jnp.broadcast_to(third, (rows, V))],
       axis=1,
@@ -75,7 +77,7 @@ def _speculate(temperature, rows=100_000):
     v = rule.verify(keys[:, :3], draft, jnp.full(rows, 2), draft_logits, target)
     # A row whose first draft was rejected goes on with a fresh draw of the second token.
     x1 = jnp.where(v.n_accepted_B > 0, draft[:, 0], v.token_B)
-    fresh = jax.vmap(sampling.categorical(temperature))(keys[:, 4], second[x1])
+    fresh = jax.vmap(sampling.categorical(temperature))(keys[:, 3], second[x1])
     x2 = jnp.where(
       v.n_accepted_B == 2, draft[:, 1], jnp.where(v.n_accepted_B == 1, v.token_B, fresh)
     )
