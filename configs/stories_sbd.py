@@ -6,7 +6,7 @@
 
 Variants: `raw` (TinyStories as they are), `self` (the base model's own stories, made by
 experiments/sbd_stories260k/collect.py; the embedded slice unless data.path names a larger file)
-and `recipe` (what made the shipped weights: `self` with small blocks, suffix noise, 4,500 steps).
+and `recipe` (what made the shipped weights: `self` with small blocks, Muon and 6,000 steps).
 """
 
 from ml_collections import ConfigDict
@@ -24,8 +24,9 @@ DATA = {
 RECIPE = {
   "loss.block_size_min": 4,
   "loss.block_size_max": 8,
-  "loss.suffix_fraction": 0.5,
-  "train.steps": 4500,
+  "optim.name": "muon",
+  "optim.learning_rate": 6e-3,
+  "train.steps": 6000,
 }
 
 
@@ -51,6 +52,7 @@ def _stories(corpus: str) -> ConfigDict:
         full_mask_fraction=0.0,
       ),
       optim=dict(
+        name="adamw",
         learning_rate=3e-3,
         schedule="cosine",
         warmup_steps=100,

@@ -46,8 +46,8 @@ def load_pretrained(
 
   Args:
     path: the name of an embedded one (`EMBEDDED`), a Hugging Face directory, a llama2.c `.bin`, a
-      `.safetensors` file of this package, or a training workdir (its newest checkpoint; EMA
-      weights where it kept them).
+      `.safetensors` file of this package, a training workdir (its newest checkpoint; EMA weights
+      where it kept them), or one checkpoint of it, `WORKDIR/checkpoints/STEP`.
     dtype: parameter and compute dtype to use instead of the checkpoint's.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
       default device. A Hugging Face directory is read tensor by tensor into that layout.
@@ -172,9 +172,15 @@ def check_vocabulary(lm: LM, tokenizer, where: str, tokenizer_name: str):
 
 
 def _read_workdir(folder: pathlib.Path):
-  """Configuration, newest parameters, tokenizer name, eos ids and decoding of a training workdir."""
+  """Configuration, parameters, tokenizer name, eos ids and decoding of a training workdir.
+
+  The newest parameters, or those of one step where `folder` is `WORKDIR/checkpoints/STEP`.
+  """
   from sbdjax.train import checkpoints  # here: importing orbax takes a second
 
+  step = None
+  if folder.parent.name == "checkpoints" and folder.name.isdigit():
+    folder, step = folder.parent.parent, int(folder.name)
   file = folder / "config.json"
   try:
     settings = json.loads(file.read_text())
@@ -188,4 +194,4 @@ def _read_workdir(folder: pathlib.Path):
     GenerationDefaults((), None, **how)
   except (KeyError, TypeError, SbdjaxError) as e:
     raise CheckpointError(f"{file} does not describe a model this version knows: {e}") from e
-  return config, checkpoints.load_params(folder), tokenizer, eos_ids, how
+  return config, checkpoints.load_params(folder, step), tokenizer, eos_ids, how

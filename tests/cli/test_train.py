@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
+from sbdjax.errors import CheckpointError
+from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.train import checkpoints
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -78,6 +80,16 @@ def test_a_run_and_its_files(finished):
   assert [line["step"] for line in lines] == [3, 6]
   assert {"train/loss", "train/masked_loss", "eval/ntp_loss"} <= lines[0].keys()
   assert checkpoints.steps(workdir) == [4, 6] and (workdir / "DONE").exists()
+
+
+def test_each_checkpoint_of_a_run_opens(finished):
+  workdir = finished[1]
+  embedding = lambda path: np.asarray(load_pretrained(path).params["embedding"])
+  newest, fourth = embedding(workdir), embedding(workdir / "checkpoints" / "4")
+  np.testing.assert_array_equal(newest, embedding(workdir / "checkpoints" / "6"))
+  assert (newest != fourth).any()
+  with pytest.raises(CheckpointError, match="no checkpoint at"):
+    embedding(workdir / "checkpoints" / "5")
 
 
 @pytest.mark.parametrize(
