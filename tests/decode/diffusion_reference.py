@@ -1,7 +1,7 @@
 """Block-wise decoding of diffusion models, one row at a time, nothing cached, as the papers word it.
 
 A network is a function (tokens, visible) -> logits [L, V] in float64 with the mask token taken
-out. Sequences are Python lists; positions are counted from 0, the prompt included.
+out; over a frozen cache it is also given `positions`. Sequences are Python lists; positions are counted from 0, the prompt included.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ class Rules:
     order: "confidence", "margin", "entropy", "random" or "left_to_right".
     choose: (keys [L], logits [L, V]) -> tokens [L].
     stores: a finished block is run once more to be cached.
+    frozen: "prefix" or "dual": what is not the block was run when the block began, and stays.
   """
 
   mask: int
@@ -38,6 +39,7 @@ class Rules:
   exit: str = "never"
   shifted: bool = False
   stores: bool = False
+  frozen: str | None = None
 
 
 def blocks(rules, prompt_len, limit):
@@ -52,13 +54,35 @@ def blocks(rules, prompt_len, limit):
   return [(a, min(a + k, end)) for a in range(first, end, k)]
 
 
-def predict(rules, net, x, key):
-  """token, confidence, score of every position."""
+def outputs(rules, net, x, opened, block):
+  """Logits [L, V]; `opened` is the canvas that was frozen when `block` began, or None.
+
+  A frozen cache is two texts side by side: the frozen one, which sees itself, and the live part,
+  which sees of the frozen one what it does not hold itself.
+  """
   if rules.attention == "block_causal":
-    visible = visibility.block_causal(len(x), rules.block)
-  else:
-    visible = visibility.full(len(x), len(x), len(x))
-  logits = net(x, visible)
+    return net(x, visibility.block_causal(len(x), rules.block))
+  if opened is None:
+    return net(x, visibility.full(len(x), len(x), len(x)))
+  (start, stop), end = block, len(x)
+  # With shifted logits the position before the block is asked too; it is part of the frozen text.
+  live = range(start - rules.shifted, end if rules.frozen == "prefix" else stop)
+
+  def sees(q, s):
+    if s >= end:
+      return q >= end and live[s - end] >= start
+    return q < end or s < start or (rules.frozen == "dual" and s >= stop)
+
+  tokens, positions = opened + [x[i] for i in live], [*range(end), *live]
+  found = net(tokens, visibility.matrix(len(tokens), len(tokens), sees), np.array(positions))
+  logits = np.zeros((end, found.shape[1]))
+  logits[live] = found[end:]
+  return logits
+
+
+def predict(rules, net, x, key, opened=None, block=None):
+  """token, confidence, score of every position."""
+  logits = outputs(rules, net, x, opened, block)
   if rules.shifted:
     logits = np.concatenate([logits[:1], logits[:-1]])
   fold = lambda stream: jax.vmap(jax.random.fold_in, (None, 0))(
@@ -168,9 +192,12 @@ def plain(rules, net, prompt, limit, key):
   """Static or threshold decoding (Algorithm 1); a Run."""
   run = Run(rules, prompt, limit)
   for block in run.blocks:
+    opened = None
     while not run.full(block):
       run.nfe += 1
-      run.commit(one_step(rules, run.x, predict(rules, net, run.x, key), [block], run.prompt_len))
+      p = predict(rules, net, run.x, key, opened, block)
+      opened = opened or (list(run.x) if rules.frozen else None)
+      run.commit(one_step(rules, run.x, p, [block], run.prompt_len))
     if run.leave(block):
       break
   return run
@@ -179,7 +206,6 @@ def plain(rules, net, prompt, limit, key):
 def freedave(rules, net, prompt, limit, key, d, eager=False, frugal=False):
   """Algorithm 2, by the steps listed in the notes on the public code; a Run."""
   run = Run(rules, prompt, limit)
-  look = lambda x: predict(rules, net, x, key)
   for n, block in enumerate(run.blocks):
     last = block == run.blocks[-1]
     ahead = -(-d // rules.block) if eager else 0
@@ -188,7 +214,8 @@ def freedave(rules, net, prompt, limit, key, d, eager=False, frugal=False):
     step = lambda x, p, span=span: one_step(rules, x, p, span, run.prompt_len)
     if not run.full(block):
       run.nfe += 1
-      p = look(run.x)
+      p = predict(rules, net, run.x, key)
+      opened = list(run.x) if rules.frozen else None
     while not run.full(block):
       left = run.x[slice(*block)].count(rules.mask)
       first = step(run.x, p)
@@ -201,7 +228,7 @@ def freedave(rules, net, prompt, limit, key, d, eager=False, frugal=False):
       count = min(d, run.x[window].count(rules.mask))
       drafts = [draft(rules, run.x, p, span, run.prompt_len, j + 1) for j in range(count)]
       run.nfe += 1
-      seen = [look(y) for y in drafts]
+      seen = [predict(rules, net, y, key, opened, block) for y in drafts]
       targets = [step(y, q) for y, q in zip(drafts, seen, strict=True)]
       best = 0
       while later := [
