@@ -39,7 +39,7 @@ def read_prompts(model: Pretrained, count: int, length: int) -> list[list[int]]:
   Speed hardly depends on the tokens; a model of another vocabulary gets ids it knows.
   """
   shape = model.lm.config
-  if model.tokenizer.vocab_size != _STORY_VOCABULARY:
+  if getattr(model.tokenizer, "vocab_size", None) != _STORY_VOCABULARY:
     known = shape.vocab_size - (shape.mask_id is not None)
     return [[(7 * i + j) % known for j in range(length)] for i in range(count)]
   corpus = load_corpus(DataConfig(), "train", model.tokenizer)

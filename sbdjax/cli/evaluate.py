@@ -90,6 +90,8 @@ def main(argv: list[str]) -> int:
   if "tokenizer" in fields:
     tokenizer = load_tokenizer(fields["tokenizer"])
     check_vocabulary(model.lm, tokenizer, args.checkpoint, fields["tokenizer"])
+  elif tokenizer is None:
+    raise UsageError(f"{args.checkpoint} has no tokenizer files: name one with --data.tokenizer")
   elif tokenizer.bos_id is None:
     fields.setdefault("add_bos", False)
   data = to_dataclass(DataConfig, fields, "data")

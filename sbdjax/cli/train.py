@@ -156,10 +156,11 @@ def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM, Any, list
   fields = {**dataclasses.asdict(model_config), **settings.model}
   lm = make_lm(to_dataclass(TransformerConfig, fields, "model"))
   check_params(lm, params, init.checkpoint)
-  if pretrained.tokenizer.vocab_size != tokenizer.vocab_size:
+  own = pretrained.tokenizer
+  if own is not None and own.vocab_size != tokenizer.vocab_size:
     raise UsageError(
       f"data.tokenizer={data.tokenizer!r} has {tokenizer.vocab_size} tokens but checkpoint "
-      f"{init.checkpoint} was trained with {pretrained.tokenizer.vocab_size}: name its tokenizer"
+      f"{init.checkpoint} was trained with {own.vocab_size}: name its tokenizer"
     )
   return lm, params, list(pretrained.generation.eos_ids)
 

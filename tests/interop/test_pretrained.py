@@ -12,10 +12,8 @@ import pytest
 from sbdjax.data import assets
 from sbdjax.errors import CheckpointError, SbdjaxError
 from sbdjax.interop import native
-from sbdjax.interop.mask_token import add_mask_token
 from sbdjax.interop.pretrained import check_vocabulary, load_pretrained
-from sbdjax.lm import make_lm, suppress
-from sbdjax.masks import Causal
+from sbdjax.lm import make_lm
 from tests import models
 
 # As many embedding rows as the embedded vocabulary has tokens, and one for the mask.
@@ -130,34 +128,3 @@ def test_a_folder_that_is_no_workdir_is_refused(tmp_path, config):
   if config is not None:
     (tmp_path / "config.json").write_text(config)
   refused(tmp_path, str(tmp_path), "config.json")
-
-
-# --- mask token ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_mask_token_is_one_row_more_and_changes_no_prediction(tied):
-  plain = models.lm_of(tie_embeddings=tied)
-  params = models.random_params(plain)
-  config, extended = add_mask_token(plain.config, params)
-  lm = make_lm(config)
-  assert (config.mask_id, config.vocab_size) == (13, 14)
-  rows = np.asarray(extended["embedding"])
-  np.testing.assert_array_equal(rows[:13], params["embedding"])
-  np.testing.assert_allclose(rows[13], np.mean(np.asarray(params["embedding"]), axis=0), rtol=1e-5)
-  assert ("head" in extended) == (not tied)
-
-  def probabilities(lm, params):
-    tokens = models.tokens(2, 6)
-    hidden, _ = lm.apply(params, tokens, positions_BxT=models.positions(2, 6), mask=Causal())
-    return jax.nn.softmax(suppress(lm.logits(params, hidden), lm.config.mask_id))
-
-  ours = jax.jit(probabilities, static_argnums=0)(lm, extended)
-  np.testing.assert_array_equal(ours[..., 13], 0.0)
-  expected = jax.jit(probabilities, static_argnums=0)(plain, params)
-  np.testing.assert_allclose(ours[..., :13], expected, rtol=1e-5)
-
-
-def test_a_model_that_has_a_mask_token_is_left_alone():
-  config, params = models.config(mask_id=3), {"embedding": np.ones((13, 16))}
-  assert add_mask_token(config, params) == (config, params)
