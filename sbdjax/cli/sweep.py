@@ -234,25 +234,28 @@ class Bench:
     run(prompts[: sweep.batch_size])  # the first execution is slower than the others
     passes = [run(prompts) for _ in range(sweep.repeats)]
     judge = self.judge(sweep.judge)
+    # A model that was not trained as a next-token model has no such distribution.
+    own = self.judge(sweep.checkpoint) if model.generation.attention == "causal" else None
     return {
       "compile_seconds": decoder.compile_seconds - compiled_before,
-      **measurements(passes, judge, self.judge(sweep.checkpoint)),
+      **measurements(passes, judge, own),
       "dtype": model.lm.config.compute_dtype,
       "batch_size": sweep.batch_size,
     }
 
 
-def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, Any]:
+def measurements(passes: Sequence[Pass], judge: Judge, own: Judge | None) -> dict[str, Any]:
   """Quality and speed of one point.
 
-  `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums over
-  rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding), `tokens_per_second` excludes compiling and the prompts' forwards,
-  `judge_nll` is in nats a token under the judge, `own_nll` and `entropy` (H) under the decoding
-  model's own next-token distribution along the text; `text_crc32` is equal for equal token ids.
+  `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums
+  over rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding),
+  `tokens_per_second` excludes compiling and the prompts' forwards, `judge_nll` is in nats a token
+  under the judge, `own_nll` and `entropy` (H) under the decoding model's own next-token
+  distribution along the text (None without `own`); `text_crc32` is equal for equal token ids.
   """
   results = passes[0].results
   prompts, texts = [r.prompt_tokens for r in results], [r.text_tokens for r in results]
-  judged, owned = judge.score(prompts, texts), own.score(prompts, texts)
+  judged, owned = judge.score(prompts, texts), own and own.score(prompts, texts)
   speed = summarise([p.tokens_per_second for p in passes])
   nfe = sum(r.nfe for r in results)
   return {
@@ -270,8 +273,8 @@ def measurements(passes: Sequence[Pass], judge: Judge, own: Judge) -> dict[str, 
     "prefill_seconds": summarise([p.prefill_seconds for p in passes]).median,
     "decode_seconds": summarise([p.decode_seconds for p in passes]).median,
     "judge_nll": judged.nll_per_token,
-    "own_nll": owned.nll_per_token,
-    "entropy": owned.entropy_per_token,
+    "own_nll": owned and owned.nll_per_token,
+    "entropy": owned and owned.entropy_per_token,
     "text_crc32": zlib.crc32(json.dumps(texts).encode()),
     **{f"distinct_{n}": diversity.distinct(texts, n) for n in (1, 2, 3)},
     "repetition": diversity.repetition(texts),
@@ -341,7 +344,7 @@ def table(rows: Iterable[dict[str, Any]], title: str) -> Table:
       f"{row['tpf']:.2f}x",
       f"{row['tokens_per_second']:,.0f}",
       f"{row['judge_nll']:.3f}",
-      f"{row['entropy']:.2f}",
+      "" if row["entropy"] is None else f"{row['entropy']:.2f}",
       f"{row['distinct_1']:.3f}",
       f"{row['distinct_2']:.3f}",
       f"{row['repetition']:.3f}",
