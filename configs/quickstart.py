@@ -22,7 +22,8 @@ def get_config(variant: str = "full") -> ConfigDict:
       ),
       loss=dict(name="sbd", block_size_min=4, block_size_max=8),
       optim=dict(
-        learning_rate=3e-3,
+        name="muon",
+        learning_rate=6e-3,
         schedule="cosine",
         warmup_steps=steps // 10,
         final_fraction=0.01,

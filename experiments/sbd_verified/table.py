@@ -42,7 +42,7 @@ def name_of(decoder: dict) -> str:
     return f"SBD, entropy bound {decoder['gamma']}, k={decoder['block_size']}"
   words = [decoder["drafting"].replace("_", "-"), f"k={decoder['block_size']}"]
   if decoder.get("points"):
-    words.append(f"{decoder['points']} points")
+    words.append(f"{decoder['points']} point" + "s" * (decoder["points"] > 1))
   if decoder["candidates"]:
     words.append("second choices")
   return "verified, " + ", ".join(words)
@@ -116,15 +116,13 @@ def draw(rows: list[dict], path: pathlib.Path):
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("points", help="points.jsonl of the sweep")
-  parser.add_argument("out", help="folder for verified.md and verified.png")
+  parser.add_argument("out", help="folder for verified.png")
   args = parser.parse_args(argv)
   lines = pathlib.Path(args.points).read_text().splitlines()
   points = [json.loads(line) for line in lines]
   [ar] = [p for p in points if p["settings"]["decoder"]["name"] == "ar"]
   rows = [row_of(point, ar) for point in points]
-  out = pathlib.Path(args.out)
-  (out / "verified.md").write_text(markdown(rows))
-  draw(rows, out / "verified.png")
+  draw(rows, pathlib.Path(args.out) / "verified.png")
   print(markdown(rows))
   different = [r["name"] for r in rows if r["name"].startswith("verified") and not r["same"]]
   if different:

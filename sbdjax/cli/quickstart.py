@@ -127,6 +127,8 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
     f"model:  {trained.checkpoint}   ({time.perf_counter() - start:.0f} s in all)\n\n"
     f"  python -m sbdjax generate --checkpoint={trained.checkpoint} --decoder.name=sbd "
     f'--decoder.gamma=0.2 --prompt="Lily and Ben"\n'
+    f"  python -m sbdjax generate --checkpoint={_SHIPPED} --decoder.name=sbd_verified "
+    '--decoder.block_size=6 --decoder.candidates=true --prompt="Lily and Ben"   (lossless)\n'
     "  python -m sbdjax bench decoding\n"
     "  python -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/sbd",
     highlight=False,
