@@ -336,15 +336,18 @@ def test_any_piece_of_a_leaf_is_that_piece_of_the_whole(saved, name):
   tensors = load.Tensors(files.read_folder(saved(name)), layout, "here")
   for path, x in jax.tree_util.tree_leaves_with_path(model.params):
     leaf = load.Leaf(jax.tree_util.keystr(path, simple=True, separator="."), x.shape, tensors)
+    indices = []
     for start, stop, axis in [(0, 1, 0), (1, 2, 0), (1, 2, -1), (0, 2, x.ndim // 2)]:
       index = [slice(None)] * x.ndim
       index[axis] = slice(start, min(stop, x.shape[axis]))
-      piece = leaf.read(tuple(index), np.dtype(np.float32))
-      np.testing.assert_array_equal(piece, np.asarray(x)[tuple(index)], str(path))
+      indices.append(tuple(index))
+    for index, piece in zip(indices, leaf.read(indices, np.dtype(np.float32)), strict=True):
+      np.testing.assert_array_equal(piece, np.asarray(x)[index], str(path))
 
 
-def test_tables_are_read_in_pieces(saved, monkeypatch):
-  monkeypatch.setattr(load, "_CHUNK", 3 * 16 * 4)  # three rows of the embedding
+@pytest.fixture
+def reads(monkeypatch):
+  """Bytes of every read of a tensor so far."""
   sizes, read = [], files.read
 
   def watched(stored, rows=None):
@@ -353,10 +356,27 @@ def test_tables_are_read_in_pieces(saved, monkeypatch):
     return out
 
   monkeypatch.setattr(files, "read", watched)
-  pieces = load_pretrained(saved("llama"))
-  monkeypatch.undo()
-  same_params(pieces.params, load_pretrained(saved("llama")).params)
-  assert sizes.count(3 * 16 * 4) == 2 * 4  # 13 rows of embedding and head
+  return sizes
+
+
+def test_only_what_a_device_needs_is_read_and_nothing_twice(saved, reads):
+  tensors = load.Tensors(files.read_folder(saved("llama")), "llama", "here")
+  shape = (2, 16, 4, 6)
+  leaf = load.Leaf("layers.attn.q_kernel", shape, tensors)
+  halves = [(slice(None), slice(a, a + 8), slice(None), slice(None)) for a in (0, 8)]
+  leaf.read(halves, np.dtype(np.float32))
+  assert reads == [16 * 24 * 4] * 2  # one a layer, for both halves
+  reads.clear()
+  leaf.read([(slice(1, 2), *halves[0][1:])], np.dtype(np.float32))
+  assert reads == [16 * 24 * 4]
+
+
+def test_tables_are_read_in_pieces(saved, reads, monkeypatch):
+  whole = load_pretrained(saved("llama"))
+  reads.clear()
+  monkeypatch.setattr(load, "_CHUNK", 3 * 16 * 4)  # three rows of the embedding
+  same_params(load_pretrained(saved("llama")).params, whole.params)
+  assert reads.count(3 * 16 * 4) == 2 * 4  # 13 rows of embedding and head
 
 
 def test_peak_memory_is_the_parameters_and_little_more(saved):

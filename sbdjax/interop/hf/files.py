@@ -8,6 +8,7 @@ mapped into memory: a mapped file counts as memory of the process, plain reads c
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import struct
@@ -147,8 +148,8 @@ def refuse_pickle(path: pathlib.Path) -> CheckpointError:
   )
 
 
-def read(stored: Stored, rows: slice | None = None) -> np.ndarray:
-  """One tensor, or a range of its leading axis, in the dtype it has on disk.
+def read(stored: Stored, rows: range | None = None) -> np.ndarray:
+  """One tensor, or some rows of its leading axis, in the dtype it has on disk.
 
   Raises:
     CheckpointError: the file ends before it, or a dtype that holds no plain floats.
@@ -159,10 +160,9 @@ def read(stored: Stored, rows: slice | None = None) -> np.ndarray:
       f"{', '.join(DTYPES)}: get an unquantized version"
     )
   dtype, shape, start = DTYPES[stored.dtype], stored.shape, stored.start
-  if rows is not None and shape:
-    first, stop, _ = rows.indices(shape[0])
-    start += first * dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-    shape = (stop - first, *shape[1:])
+  if rows is not None:
+    start += rows.start * dtype.itemsize * math.prod(shape[1:])
+    shape = (len(rows), *shape[1:])
   out = np.empty(shape, dtype)
   try:
     with stored.file.open("rb", buffering=0) as file:
@@ -187,7 +187,7 @@ class ToWrite(NamedTuple):
 
   @property
   def nbytes(self) -> int:
-    return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+    return math.prod(self.shape) * self.dtype.itemsize
 
 
 def write(path: pathlib.Path, tensors: Mapping[str, ToWrite]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -109,7 +109,7 @@ class Tensors:
       return
     same = head.dtype == table.dtype and head.shape == table.shape
     if not same or any(
-      a.tobytes() != b.tobytes() for a, b in zip(_rows(head), _rows(table), strict=True)
+      files.read(head, rows).tobytes() != files.read(table, rows).tobytes() for rows in _rows(head)
     ):
       raise CheckpointError(
         f"{self.where}: config.json ties the output head to the embedding, but {self._head} is "
@@ -117,13 +117,12 @@ class Tensors:
       )
 
 
-def _rows(stored: Stored, rows: range | None = None) -> Iterator[np.ndarray]:
-  """A table in pieces of whole rows."""
-  rows = range(stored.shape[0]) if rows is None else rows
+def _rows(stored: Stored) -> Iterator[range]:
+  """The rows of a table in runs of `_CHUNK` bytes."""
+  rows = stored.shape[0]
   row_bytes = math.prod(stored.shape[1:]) * files.DTYPES[stored.dtype].itemsize
   step = max(1, _CHUNK // row_bytes)
-  for first in range(rows.start, rows.stop, step):
-    yield files.read(stored, slice(first, min(first + step, rows.stop)))
+  return (range(first, min(first + step, rows)) for first in range(0, rows, step))
 
 
 class Leaf:
@@ -142,27 +141,34 @@ class Leaf:
     self.names = [place.of_layer(n) for n in range(shape[0] if place.stacked else 1)]
     self._sources = [tensors.get(name, place.shape) for name in self.names]
 
-  def read(self, index: tuple[slice, ...], dtype: np.dtype) -> np.ndarray:
-    """The piece of the leaf that a device holds, in `dtype`, made a tensor at a time."""
-    spans = [range(*s.indices(n)) for s, n in zip(index, self.shape, strict=True)]
-    out = np.empty([len(span) for span in spans], dtype)
-    for to, piece in self._pieces(spans[0]):
-      np.copyto(out[to], piece[..., *index[1:]] if index[1:] else piece, casting="unsafe")
-    return out
+  def read(self, indices: Sequence[tuple[slice, ...]], dtype: np.dtype) -> list[np.ndarray]:
+    """The pieces of the leaf that devices hold, in `dtype`; each tensor is read once, if needed."""
+    spans = [[range(*s.indices(n)) for s, n in zip(i, self.shape, strict=True)] for i in indices]
+    blocks = [np.empty([len(span) for span in piece], dtype) for piece in spans]
+    for rows, load in self._tensors():
+      wanted = []
+      for index, span, block in zip(indices, spans, blocks, strict=True):
+        first, stop = max(rows.start, span[0].start), min(rows.stop, span[0].stop)
+        if first < stop:
+          to = slice(first - span[0].start, stop - span[0].start)
+          wanted.append((block[to], (slice(first - rows.start, stop - rows.start), *index[1:])))
+      if wanted:
+        tensor = load()
+        for target, index in wanted:
+          np.copyto(target, tensor[index], casting="unsafe")
+    return blocks
 
-  def _pieces(self, rows: range):
-    """(place in the output, array) of the given rows of the leading axis."""
+  def _tensors(self) -> Iterator[tuple[range, Callable[[], np.ndarray]]]:
+    """Rows of the leading axis, and what reads them in our orientation."""
     place: Place = self._place
     if place.stacked:
-      for i, layer in enumerate(rows):
-        yield i, place.to_ours(files.read(self._sources[layer]))
+      for n, stored in enumerate(self._sources):
+        yield range(n, n + 1), lambda x=stored: place.to_ours(files.read(x))[None]
     elif place.num_inputs:
-      yield slice(None), place.to_ours(files.read(self._sources[0]))[rows.start : rows.stop]
+      yield range(self.shape[0]), lambda: place.to_ours(files.read(self._sources[0]))
     else:
-      to = 0
-      for piece in _rows(self._sources[0], rows):
-        yield slice(to, to + len(piece)), piece
-        to += len(piece)
+      for rows in _rows(self._sources[0]):
+        yield rows, lambda rows=rows: files.read(self._sources[0], rows)
 
 
 def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> Any:
@@ -193,15 +199,16 @@ def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> 
 
 
 def _put(leaf: Leaf, dtype: Any, sharding: Sharding) -> jax.Array:
-  """One leaf as a global array; a piece that several devices hold is read once."""
+  """One leaf as a global array; a piece that several devices hold is made once."""
   holders: dict[tuple, list] = {}
   for device, index in sharding.addressable_devices_indices_map(leaf.shape).items():
     key = tuple(s.indices(n) for s, n in zip(index, leaf.shape, strict=True))
     holders.setdefault(key, []).append(device)
-  pieces = []
-  for key, devices in holders.items():
-    block = leaf.read(tuple(slice(*k) for k in key), np.dtype(dtype))
-    pieces += [jax.device_put(block, device) for device in devices]
-    jax.block_until_ready(pieces)  # so that the block can be freed
-    del block
+  blocks = leaf.read([tuple(slice(*k) for k in key) for key in holders], np.dtype(dtype))
+  pieces = [
+    jax.device_put(block, device)
+    for block, devices in zip(blocks, holders.values(), strict=True)
+    for device in devices
+  ]
+  jax.block_until_ready(pieces)  # so that the blocks can be freed
   return jax.make_array_from_single_device_arrays(leaf.shape, sharding, pieces)
