@@ -302,12 +302,12 @@ def make_sampler(
     new_tokens = jnp.where(index_T < n_B[:, None], drafted, verdict.token_B[:, None])
     new_tokens = jnp.where(index_T > n_B[:, None], bonus_token_B[:, None], new_tokens)
     new_out = append(out, new_tokens, added_B, limits)
-    verified_B = jnp.minimum(drafts.count_B, m) * (2 if candidates else 1)
+    verified_B = jnp.minimum(drafts.count_B, m)
     blocks_B = 0 if points is None else jnp.sum(points.valid, axis=1)
     new_out = new_out.replace(
-      query_tokens_B=out.query_tokens_B + 1 + verified_B + k * blocks_B,
+      query_tokens_B=out.query_tokens_B + 1 + verified_B * (1 + candidates) + k * blocks_B,
       drafted_B=out.drafted_B + verified_B,
-      accepted_B=out.accepted_B + n_B + bonus_B,
+      accepted_B=out.accepted_B + n_B,
     )
 
     next_drafts = drafts.replace(count_B=jnp.zeros_like(n_B))
