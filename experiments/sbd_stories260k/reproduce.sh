@@ -8,10 +8,13 @@ OUT=experiments/sbd_stories260k
 RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
 BUDGET="--config.train.steps=300 --config.optim.warmup_steps=30 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
 
-# The recipe: the base model's own stories, then SBD with suffix noise and small blocks.
-$PY $OUT/collect.py --out=runs/self.npz --temperature=0.3 --passes=4 --seed=1 --batch_size=256 \
+# The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD; the same budget
+# with the next-token loss alone beside it.
+$PY $OUT/collect.py --out=runs/self.npz --temperature 0 0.3 --passes=4 --batch_size=256 \
   --stories="$TINYSTORIES"
 $PY -m sbdjax train --config=configs/stories_sbd.py:recipe --workdir=runs/recipe \
+  --config.data.path=runs/self.npz --config.train.max_to_keep=12
+$PY -m sbdjax train --config=configs/stories_ntp.py:recipe --workdir=runs/recipe_ntp \
   --config.data.path=runs/self.npz
 $PY $OUT/export.py runs/recipe sbdjax/assets/stories260K_sbd.safetensors \
   --made_by="experiments/sbd_stories260k/reproduce.sh"
@@ -24,7 +27,10 @@ $PY -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/raw_sbd_no_nt
 $PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=runs/raw_sbd_no_ntp" \
   --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
 
-# Quality against speed (paper: Figure 5, Table 1).
+# Quality against speed (paper: Table 1), and after fewer steps (Figure 5).
 $PY -m sbdjax sweep --config=configs/sbd_stories_sweep.py --workdir=runs/sweep \
   --config.sweep.repeats=1
 cp runs/sweep/points.jsonl runs/sweep/sweep.png $OUT/
+$PY -m sbdjax sweep --config=configs/sbd_steps_sweep.py --workdir=runs/steps_sweep
+cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
+cp runs/steps_sweep/sweep.png $OUT/steps.png
