@@ -193,12 +193,15 @@ class Method(NamedTuple):
     canvas: (state, config) -> Canvas.
     tried: state -> int32 [B, size], what drafts proposed for the tokens of the canvas that the last
       forward worked on, -1 for nothing; None for methods that do not draft.
+    counts_prefill: records count the prompt's forward in `nfe` too, as papers on diffusion models
+      do: whether there is one depends on the cache and the prompt.
   """
 
   reads: Callable[[DecoderConfig], tuple[str, ...]]
   build: Callable[[LM, Limits, DecoderConfig, Numbers], Sampler]
   canvas: Callable[[Any, DecoderConfig], Canvas]
   tried: Callable[[Any], jax.Array] | None = None
+  counts_prefill: bool = False
 
 
 def _choose(config: DecoderConfig) -> sampling.Choose:
@@ -335,17 +338,20 @@ METHODS: dict[str, Method] = {
     reads=_diffusion_reads("steps_per_block"),
     build=_build_diffusion,
     canvas=lambda state, config: Canvas(state.start_B, config.block_size),
+    counts_prefill=True,
   ),
   "dynamic": Method(
     reads=_diffusion_reads("threshold"),
     build=_build_diffusion,
     canvas=lambda state, config: Canvas(state.start_B, config.block_size),
+    counts_prefill=True,
   ),
   "freedave": Method(
     reads=_freedave_reads,
     build=_build_freedave,
     canvas=lambda state, config: Canvas(state.canvas.start_B, state.tried_BxW.shape[1]),
     tried=lambda state: state.tried_BxW,
+    counts_prefill=True,
   ),
 }
 

@@ -1,15 +1,19 @@
-"""Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=ar|sbd ...] [--json]
+"""Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=NAME ...] [--json]
 
 `--decoder.FIELD=VALUE` sets a field of DecoderConfig: name, max_tokens, temperature, top_k, top_p;
-for sbd also block_size, rule and what the rule reads (gamma, f, tau, tokens_per_step, score). For
+for sbd also block_size, rule and what the rule reads (gamma, f, tau, tokens_per_step, score); for
+sbd_verified block_size, drafting (alternating, fused, fan_out), points, candidates and verify. For
 diffusion models: name static, dynamic or freedave with block_size, steps_per_block or threshold,
 score, cache, early_exit, exit_at, cfg_scale, suppress, and for freedave draft_steps, draft_mode,
 eager and frugal; attention, shifted and block_size are the checkpoint's own unless given.
 
 With --json one object a prompt and line on standard output: prompt_tokens, tokens (the whole canvas
 for methods that fill one), valid_tokens (how many of them count: up to the first EOS), text (theirs),
-nfe, prefill_nfe, query_tokens (the widths of the nfe forwards summed, drafts included), drafted and
-accepted (tokens of drafts), tpf (valid tokens a forward), reveal_step, finish, seconds (of its batch, compilation apart), and the settings. Without it a terminal shows the text as it is made; anything else gets the text.
+nfe (forwards; for diffusion models all of them, else without the prompt's), prefill_nfe (those of the
+prompt), query_tokens (the widths of the forwards without the prompt's summed, drafts included),
+drafted and accepted (tokens of drafts), tpf (valid tokens a forward of nfe), reveal_step, finish,
+seconds (of its batch, compilation apart), and the settings. Without it a terminal shows the text as
+it is made; anything else gets the text.
 """
 
 from __future__ import annotations
@@ -86,17 +90,19 @@ def as_record(result: Result, model: Pretrained, settings: dict[str, Any]) -> di
   text = None
   if not isinstance(model.tokenizer, NumberTokenizer):
     text = live.text_after(model.tokenizer, result.prompt_tokens, result.text_tokens)
+  counts_prefill = decoders.METHODS[settings["decoder"]["name"]].counts_prefill
+  nfe = result.nfe + (result.prefill_nfe if counts_prefill else 0)
   return {
     "prompt_tokens": result.prompt_tokens,
     "tokens": result.tokens,
     "valid_tokens": result.valid,
     "text": text,
-    "nfe": result.nfe,
+    "nfe": nfe,
     "prefill_nfe": result.prefill_nfe,
     "query_tokens": result.query_tokens,
     "drafted": result.drafted,
     "accepted": result.accepted,
-    "tpf": result.tpf,
+    "tpf": result.valid / nfe,
     "reveal_step": result.reveal_step,
     "finish": result.finish,
     "seconds": result.seconds,
