@@ -19,8 +19,8 @@ def get_config(block_size: str = "4") -> ConfigDict:
       sweep=dict(
         checkpoint=f"runs/bd{block_size}",
         judge="stories260K",
-        num_prompts=64,
-        batch_size=8,
+        num_prompts=60,
+        batch_size=12,
         repeats=1,
       ),
       # A story is over with the block that holds its end: what follows it there is no text.
