@@ -73,6 +73,8 @@ class DecoderConfig:
     draft_mode: drafts as rows of a "batch", or as branches of a "tree" with one cache (freedave).
     eager: drafts may run into the next blocks (freedave).
     frugal: spend no forward whose outcome is known, where the published method does (freedave).
+    carry: spend no forward to store or to open a block: what the forward that verified its last
+      draft computed is kept (freedave, eager).
     early_exit: a row ends with its first block that is nothing but EOS.
     exit_at: "block", as above, or "eos": with its first block that holds an EOS.
     cfg_scale: of classifier-free guidance with the prompt masked; 0: none.
@@ -104,6 +106,7 @@ class DecoderConfig:
   draft_mode: str = "tree"
   eager: bool = False
   frugal: bool = False
+  carry: bool = False
   early_exit: bool = False
   exit_at: str = "block"
   cfg_scale: float = 0.0
@@ -178,10 +181,17 @@ RULES: dict[str, RuleChoice] = {
 
 
 class Canvas(NamedTuple):
-  """The tokens a method is working on, for display: int32 [B] first index, and how many."""
+  """The tokens a method is working on, for display.
+
+  Attributes:
+    start_B: int32, index of the first.
+    size: how many.
+    end_B: int32, there is nothing from this index on; None: there always is.
+  """
 
   start_B: jax.Array
   size: int
+  end_B: jax.Array | None = None
 
 
 class Method(NamedTuple):
@@ -260,7 +270,7 @@ def _build_diffusion(lm: LM, limits: Limits, config: DecoderConfig, numbers: Num
 
 def _build_freedave(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
   canvas = _canvas(lm, limits, config)
-  drafting = freedave.Drafting(config.draft_steps, config.eager, config.frugal)
+  drafting = freedave.Drafting(config.draft_steps, config.eager, config.frugal, config.carry)
   model = _diffusion_model(lm, config)
   return freedave.make_sampler(model, canvas, _schedule(config, numbers), drafting)
 
@@ -275,7 +285,7 @@ def _diffusion_reads(*fields: str) -> Callable[[DecoderConfig], tuple[str, ...]]
 
 def _freedave_reads(config: DecoderConfig) -> tuple[str, ...]:
   paced = "steps_per_block" if config.threshold is None else "threshold"
-  return _diffusion_reads(paced, "draft_steps", "draft_mode", "eager", "frugal")(config)
+  return _diffusion_reads(paced, "draft_steps", "draft_mode", "eager", "frugal", "carry")(config)
 
 
 DRAFTING: dict[str, Callable[[DecoderConfig], sbd_verified.Schedule]] = {
@@ -337,19 +347,21 @@ METHODS: dict[str, Method] = {
   "static": Method(
     reads=_diffusion_reads("steps_per_block"),
     build=_build_diffusion,
-    canvas=lambda state, config: Canvas(state.start_B, config.block_size),
+    canvas=lambda state, config: Canvas(state.start_B, config.block_size, state.end_B),
     counts_prefill=True,
   ),
   "dynamic": Method(
     reads=_diffusion_reads("threshold"),
     build=_build_diffusion,
-    canvas=lambda state, config: Canvas(state.start_B, config.block_size),
+    canvas=lambda state, config: Canvas(state.start_B, config.block_size, state.end_B),
     counts_prefill=True,
   ),
   "freedave": Method(
     reads=_freedave_reads,
     build=_build_freedave,
-    canvas=lambda state, config: Canvas(state.canvas.start_B, state.tried_BxW.shape[1]),
+    canvas=lambda state, config: Canvas(
+      state.canvas.start_B, state.tried_BxW.shape[1], state.canvas.end_B
+    ),
     tried=lambda state: state.tried_BxW,
     counts_prefill=True,
   ),

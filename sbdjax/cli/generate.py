@@ -5,7 +5,7 @@ for sbd also block_size, rule and what the rule reads (gamma, f, tau, tokens_per
 sbd_verified block_size, drafting (alternating, fused, fan_out), points, candidates and verify. For
 diffusion models: name static, dynamic or freedave with block_size, steps_per_block or threshold,
 score, cache, early_exit, exit_at, cfg_scale, suppress, and for freedave draft_steps, draft_mode,
-eager and frugal; attention, shifted and block_size are the checkpoint's own unless given.
+eager, frugal and carry; attention, shifted and block_size are the checkpoint's own unless given.
 
 With --json one object a prompt and line on standard output: prompt_tokens, tokens (the whole canvas
 for methods that fill one), valid_tokens (how many of them count: up to the first EOS), text (theirs),

@@ -44,7 +44,7 @@ class Frame:
   Attributes:
     result: the row so far; `seconds` are those of the forwards, without display and compilation.
     committed: generated tokens before the block; all of them for a method without blocks.
-    canvas: tokens of the block the forward worked on, masks included.
+    canvas: tokens of the block the forward worked on, masks included; -1 behind the end.
     fresh: of each token of the canvas, whether the forward revealed it.
     tried: of each token of the canvas, what a draft proposed for it; -1 for nothing.
     done: the row is finished.
@@ -56,6 +56,14 @@ class Frame:
   fresh: list[bool]
   tried: list[int]
   done: bool
+
+
+def _span(tokens_C: jax.Array, canvas: Canvas) -> np.ndarray:
+  """The tokens of the canvas, -1 where there are none, so that it always has its size."""
+  first = int(canvas.start_B[0])
+  end = tokens_C.shape[0] if canvas.end_B is None else int(canvas.end_B[0])
+  tokens = np.asarray(tokens_C[first : min(first + canvas.size, end)])
+  return np.pad(tokens, (0, canvas.size - len(tokens)), constant_values=-1)
 
 
 class Streamer:
@@ -104,15 +112,14 @@ class Streamer:
     (result,) = results_of(state.out, 1, seconds)
     canvas = self._canvas(before)
     first = int(canvas.start_B[0])
-    span = slice(first, first + canvas.size)
-    old, new = (np.asarray(s.out.tokens_BxC[0, span]) for s in (before, state))
+    old, new = (_span(s.out.tokens_BxC[0], canvas) for s in (before, state))
     tried = np.full(new.shape, -1) if self._tried is None else np.asarray(self._tried(state)[0])
     return Frame(
       result=result,
       committed=max(0, first - len(result.prompt_tokens)) if canvas.size else len(result.tokens),
       canvas=new.tolist(),
       fresh=(old != new).tolist(),
-      tried=tried[: len(new)].tolist(),
+      tried=tried.tolist(),
       done=bool(state.out.done_B[0]),
     )
 
@@ -152,10 +159,14 @@ class CellTexts(NamedTuple):
 
   def style(self, token: int, fresh: bool) -> str:
     """That of a token of the canvas."""
+    if token < 0:
+      return ""
     return _OPEN if token == self.mask_id else _NEW if fresh else "on grey23"
 
   def of(self, token: int) -> str:
     """At most CELL - 1 columns, padded to exactly that."""
+    if token < 0:
+      return " " * (CELL - 1)
     if token == self.mask_id:
       return _MASK
     if token in self.eos_ids:

@@ -95,18 +95,26 @@ class Network(NamedTuple):
     run: (params, state, window, drafts_BxDxW, store_B, use_B) -> (logits_BxDxWxV, cache). Rows of
       `store_B` have finished their block and put it into an exact cache; rows whose block has not
       been opened freeze the cache first where it is a frozen one. Only `use_B` rows matter.
+    keep: (cache, state, best_B, length_B) -> cache that holds the text up to `length_B` as draft
+      `best_B` of the forward that gave `cache` has it.
     width: (state) -> int32 [B], tokens one branch runs for each row; padding is not counted.
     stores: a finished block needs one more forward to enter the cache.
   """
 
   prefill: Callable[..., CanvasState]
   run: Callable[..., tuple[jax.Array, KVCache | None]]
+  keep: Callable[..., KVCache | None]
   width: Callable[[CanvasState], jax.Array]
   stores: bool
 
 
-def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) -> Network:
+def make_network(
+  lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int, kept: int = 1
+) -> Network:
   """Forwards over windows of `num_blocks` blocks.
+
+  Args:
+    kept: how many branches' keys `keep` may ask for; the first one's are always there.
 
   Raises:
     UsageError: a cache that does not fit the attention, or a look-ahead over a frozen cache.
@@ -124,6 +132,9 @@ def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) 
     )
   lead = int(settings.shifted and not kind.whole)
   guided = settings.cfg_scale > 0
+
+  as_rows = lambda branches: settings.draft_mode == "batch" and branches > 1
+  aside = kept > 1 and settings.draft_mode == "tree"  # drafts' keys lie behind the text at first
 
   def num_columns(capacity: int) -> int:
     """Columns of one branch."""
@@ -147,10 +158,10 @@ def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) 
     """Rows for the unconditional pass behind those of the conditional one."""
     return jax.tree.map(lambda x: jnp.concatenate([x, x]), tree) if guided else tree
 
-  def apply(params, cache, state, tokens_BxDxT, origin_B, lead, slots_BxT=None):
-    """Hidden states [B or 2B, D, T, .] of T positions from `origin_B` on.
+  def apply(params, cache, state, tokens_BxDxT, origin_B, lead, slots_BxDxT):
+    """Hidden states [B or 2B, D, T, .] of T positions from `origin_B` on; keys go to the slots.
 
-    `slots_BxT` is where the first branch's keys go; None, or a slot outside the cache: nowhere.
+    Drafts run as a batch leave a cache of as many rows.
     """
     batch, branches, columns = tokens_BxDxT.shape
     position_BxT = origin_B[:, None] + jnp.arange(columns)
@@ -161,34 +172,26 @@ def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) 
     bounds = twice((origin_B, state.end_B))
     length_B = jnp.zeros_like(bounds[0]) if cache is None else cache.length_B
     position_BxDxT = twice(jnp.broadcast_to(position_BxT[:, None], (batch, branches, columns)))
-    slots_BxDxT = None
+    rows, batched = tokens_BxDxT.shape[0], as_rows(branches)
+    shape = (rows * branches, columns) if batched else (rows, branches * columns)
+    each = lambda x, axis=0: jnp.repeat(x, branches, axis=axis) if batched else x
     if cache is not None:
-      nowhere = jnp.full((batch, branches, columns), cache.capacity, jnp.int32)
-      slots_BxDxT = twice(nowhere if slots_BxT is None else nowhere.at[:, 0].set(slots_BxT))
-    rows = tokens_BxDxT.shape[0]
-    as_rows = settings.draft_mode == "batch" and branches > 1
-    shape = (rows * branches, columns) if as_rows else (rows, branches * columns)
-    each = lambda x, axis=0: jnp.repeat(x, branches, axis=axis) if as_rows else x
-    wide = cache
-    if as_rows and cache is not None:
-      wide = KVCache(each(cache.k, 1), each(cache.v, 1), each(cache.length_B))
-    hidden, wide = lm.apply(
+      cache = KVCache(each(cache.k, 1), each(cache.v, 1), each(cache.length_B))
+    hidden, cache = lm.apply(
       params,
       tokens_BxDxT.reshape(shape),
       positions_BxT=jnp.maximum(position_BxDxT, 0).reshape(shape),
       mask=Branches(
         each(length_B),
         *map(each, bounds),
-        branches=1 if as_rows else branches,
+        branches=1 if batched else branches,
         lead=lead,
         block_size=k if canvas.block_causal else None,
       ),
-      cache=wide,
-      slots_BxT=None if slots_BxDxT is None else slots_BxDxT.reshape(shape),
+      cache=cache,
+      slots_BxT=None if cache is None else twice(slots_BxDxT).reshape(shape),
     )
-    if as_rows and cache is not None:
-      wide = cache.replace(k=wide.k[:, ::branches], v=wide.v[:, ::branches])
-    return hidden.reshape(rows, branches, columns, -1), wide
+    return hidden.reshape(rows, branches, columns, -1), cache
 
   def read(params, hidden_BxDxTxE, window: Window, origin_B):
     """Logits [B, D, W, V] of the window's positions."""
@@ -208,16 +211,17 @@ def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) 
       return state
     out = state.out
     batch, capacity = out.tokens_BxC.shape
-    cache = lm.init_cache(2 * batch if guided else batch, capacity)
+    slots_aside = kept * num_blocks * k if aside else 0
+    cache = lm.init_cache(2 * batch if guided else batch, capacity + slots_aside)
     width = prompt_width // k * k
     if kind.frozen or not width:
       return state.replace(cache=cache)
     n_B = out.prompt_len_B // k * k
-    slots_BxT = jnp.where(jnp.arange(width) < n_B[:, None], jnp.arange(width), capacity)
+    slots_BxT = jnp.where(jnp.arange(width) < n_B[:, None], jnp.arange(width), cache.capacity)
     whole = state.replace(end_B=n_B)
     zero_B = jnp.zeros_like(n_B)
     tokens = out.tokens_BxC[:, None, :width]
-    _, cache = apply(params, cache, whole, tokens, zero_B, 0, slots_BxT)
+    _, cache = apply(params, cache, whole, tokens, zero_B, 0, slots_BxT[:, None])
     nfe_B = out.prefill_nfe_B + (n_B > 0)
     cache = kv_cache.commit(cache, twice(n_B))
     return state.replace(cache=cache, out=out.replace(prefill_nfe_B=nfe_B))
@@ -234,7 +238,8 @@ def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) 
     slot_BxC = jnp.where(freeze_B[:, None], slot_BxC, capacity)
     zero_B = jnp.zeros_like(start_B)
     empty = cache.replace(length_B=jnp.zeros_like(cache.length_B))
-    hidden, new = apply(params, empty, state, out.tokens_BxC[:, None], zero_B, 0, slot_BxC)
+    tokens, slots = out.tokens_BxC[:, None], slot_BxC[:, None]
+    hidden, new = apply(params, empty, state, tokens, zero_B, 0, slots)
     length_B = start_B + jnp.sum(behind_BxC, axis=1)
     length_B = jnp.where(twice(freeze_B), twice(length_B), cache.length_B)
     return read(params, hidden, window, zero_B), new.replace(length_B=length_B)
@@ -252,14 +257,44 @@ def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) 
     )
     over_drafts = jax.vmap(jax.vmap(place, (None, 0, None)))
     tokens_BxDxT = over_drafts(around_BxT, drafts_BxDxW, offset_BxT)
-    slots_BxT = None
-    if kind.exact:
-      block_BxT = (offset_BxT >= 0) & (offset_BxT < k)
-      slots_BxT = jnp.where(block_BxT & store_B[:, None], position_BxT, cache.capacity)
-    hidden, cache = apply(params, cache, state, tokens_BxDxT, origin_B, lead, slots_BxT)
-    if kind.exact:
+    branches = drafts_BxDxW.shape[1]
+    slots_BxDxT = None if cache is None else slots(cache, position_BxT, offset_BxT, branches)
+    hidden, cache = apply(params, cache, state, tokens_BxDxT, origin_B, lead, slots_BxDxT)
+    if cache is not None and kept == 1 and as_rows(branches):
+      cache = keep(cache, state, jnp.zeros_like(state.start_B), state.start_B)
+    if kind.exact and kept == 1:  # else `keep` says what is committed
       cache = kv_cache.commit(cache, twice(jnp.where(store_B, k, 0)))
     return read(params, hidden, window, origin_B), cache
+
+  def slots(cache, position_BxT, offset_BxT, branches):
+    """Where the keys of each branch go: [B, D, T].
+
+    Those of the first go to their positions. What is there is not committed, so it does no harm.
+    """
+    nowhere = cache.capacity
+    stored_BxT = (offset_BxT >= 0) & kind.exact
+    at_BxT = jnp.where(stored_BxT, position_BxT, nowhere)
+    if aside:
+      first_Dx1 = nowhere + num_blocks * k * (jnp.arange(branches)[:, None] - kept)
+      return jnp.where(stored_BxT[:, None], first_Dx1 + offset_BxT[:, None], nowhere)
+    stays_Dx1 = jnp.arange(branches)[:, None] < kept
+    return jnp.where(stays_Dx1, at_BxT[:, None], nowhere)
+
+  def keep(cache, state, best_B, length_B):
+    if cache is None:
+      return None
+    rows = twice(best_B).shape[0]
+    branches = cache.k.shape[1] // rows  # of drafts that were run as a batch
+    if branches > 1:
+      at_B = jnp.arange(rows) * branches + twice(best_B)
+      cache = KVCache(cache.k[:, at_B], cache.v[:, at_B], cache.length_B)
+    elif aside:
+      offset_W = jnp.arange(num_blocks * k)
+      source_BxW = cache.capacity + offset_W.size * (twice(best_B)[:, None] - kept) + offset_W
+      target_BxW = twice(state.start_B)[:, None] + offset_W
+      take = lambda x: jnp.take_along_axis(x, source_BxW[None, :, None, :, None], axis=3)
+      cache = kv_cache.write(cache, take(cache.k), take(cache.v), target_BxW)
+    return cache.replace(length_B=twice(length_B))
 
   def run(params, state, window, drafts_BxDxW, store_B, use_B):
     cache = state.cache
@@ -283,4 +318,4 @@ def make_network(lm: LM, canvas: Canvas, settings: Forwarding, num_blocks: int) 
     )
     return jnp.where(freeze_B[:, None, None, None], first, later), cache
 
-  return Network(prefill, run, width, stores=kind.exact)
+  return Network(prefill, run, keep, width, stores=kind.exact)

@@ -105,3 +105,30 @@ def test_play_leaves_the_whole_text_and_what_it_cost(capsys):
   after = console.file.getvalue().rsplit("\x1b[2K", 1)[-1]
   assert "a title" in after and f"{last.nfe} forwards" in after and "▒" not in after
   assert "▒" in console.file.getvalue()
+
+
+FREEDAVE = DecoderConfig(
+  "freedave", max_tokens=10, block_size=4, attention="block_causal", draft_steps=4, eager=True
+)
+
+
+def test_drafts_are_shown_accepted_or_rejected():
+  frames = list(streamer(FREEDAVE, eos_ids=()).frames(1, jax.random.key(0)))
+  assert {len(f.canvas) for f in frames} == {8} and len({len(lines_of(f)) for f in frames}) == 1
+  seen = {live._NEW: 0, live._REJECTED: 0}
+  for before, frame in zip(frames, frames[1:], strict=False):
+    drafted = frame.result.drafted - before.result.drafted
+    accepted = frame.result.accepted - before.result.accepted
+    both = list(zip(frame.canvas, frame.tried, strict=True))
+    assert sum(tried >= 0 for _, tried in both) == drafted
+    assert sum(tried >= 0 and tried == token for token, tried in both) == accepted
+    cells = [
+      cell for column in live.draw_canvas(frame, CELLS, 76).columns for cell in column._cells
+    ]
+    styles = [str(cell.style) for cell in cells]
+    assert styles.count(live._REJECTED) == sum(tried >= 0 and token == 512 for token, tried in both)
+    assert styles.count(live._NEW) == sum(frame.fresh) >= accepted
+    for style in seen:
+      seen[style] += styles.count(style)
+  assert min(seen.values()) > 0
+  assert f"drafts {frames[-1].result.accepted}/" in live.counters(frames[-1].result)

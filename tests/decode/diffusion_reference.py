@@ -242,3 +242,45 @@ def freedave(rules, net, prompt, limit, key, d, eager=False, frugal=False):
     if run.leave(block):
       break
   return run
+
+
+def freedave_carry(rules, net, prompt, limit, key, d, frugal=False):
+  """FreeDave over the whole rest of the canvas: no forward to store or to open a block; a Run.
+
+  A prediction covers the blocks its forward looked at, and serves until none of them is open.
+  """
+  run = Run(dataclasses.replace(rules, stores=False), prompt, limit)
+  ahead = -(-d // rules.block)
+  present, p, drafts = 0, None, [run.x]
+  while True:
+    span = run.blocks[present : present + 1 + ahead]
+    step = lambda x, p, span=span: one_step(rules, x, p, span, run.prompt_len)
+    run.nfe += 1
+    seen = [predict(rules, net, y, key) for y in drafts]
+    if p is not None:
+      best = 0
+      while later := [
+        j for j in range(best + 1, len(drafts)) if drafts[j] == step(drafts[best], seen[best])
+      ]:
+        best = later[-1]
+      run.commit(drafts[best])
+      seen = seen[best:]
+    p = seen[0]
+    opened = [block for block in span if not run.full(block)]
+    if opened:
+      first, block = step(run.x, p), opened[0]
+      left = run.x[slice(*block)].count(rules.mask)
+      fills = rules.mask not in first[slice(*block)]
+      known = left <= 1 or rules.steps is not None or frugal
+      last = block == run.blocks[-1] or (frugal and ends_row(rules, first, block, run.prompt_len))
+      if fills and known and last:
+        run.commit(first)
+    while present < len(run.blocks) and run.full(run.blocks[present]):
+      present += 1
+      if run.leave(run.blocks[present - 1]):
+        return run
+    if present == len(run.blocks):
+      return run
+    covered = [block for block in span if block[0] >= run.blocks[present][0]]
+    count = min(d, sum(run.x[slice(*block)].count(rules.mask) for block in covered))
+    drafts = [draft(rules, run.x, p, covered, run.prompt_len, j + 1) for j in range(count)]

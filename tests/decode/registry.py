@@ -42,6 +42,7 @@ class Case(NamedTuple):
   Attributes:
     fills_canvas: its output is the whole canvas, not a text that ends.
     sees_limit: the model sees how long the canvas is, so a limit changes what stands before it.
+    long: not part of `make test`; others cover what it does.
   """
 
   name: str
@@ -49,6 +50,7 @@ class Case(NamedTuple):
   reference: Callable
   fills_canvas: bool = False
   sees_limit: bool = False
+  long: bool = False
 
 
 def _finished(generated, limit):
@@ -164,11 +166,20 @@ def _diffusion(name, cache, k, steps=None, tau=None, choose=None, drafting=None,
 
   def reference(logits_fn, prompt, limit, key):
     args = (rules, logits_fn, prompt, limit, key)
-    decode = diffusion_reference.plain if drafting is None else diffusion_reference.freedave
-    return decode(*args, *(drafting or ())).result()
+    if drafting is None:
+      return diffusion_reference.plain(*args).result()
+    d, *modes = drafting
+    if len(modes) == 3 and modes[2]:
+      return diffusion_reference.freedave_carry(*args, d, frugal=modes[1]).result()
+    return diffusion_reference.freedave(*args, d, *modes).result()
 
   return Case(
-    name + ("" if choose is None else " drawn"), build, reference, True, attention == "full"
+    name + ("" if choose is None else " drawn"),
+    build,
+    reference,
+    fills_canvas=True,
+    sees_limit=attention == "full",
+    long=settings.get("long", False),
   )
 
 
@@ -197,10 +208,31 @@ SAMPLERS = [
   _verified(
     "fan_out", sbd_verified.fan_out(), verified.most_probable(0), 3, _WARM, candidates=True
   ),
-  _diffusion("static, block-causal", "block", 4, steps=3),
+  _diffusion("static, block-causal", "block", 4, steps=3, long=True),
   _diffusion("dynamic, shifted", "none", 3, tau=0.4, choose=_WARM, shifted=True, exit="eos"),
   _diffusion("freedave, eager", "block", 4, steps=4, drafting=(5, True), exit="block"),
   _diffusion(
-    "freedave, full", "none", 6, steps=4, choose=_WARM, drafting=(3,), order="random", mode="batch"
+    "freedave, carry", "block", 3, steps=3, drafting=(4, True, True, True), exit="eos", long=True
+  ),
+  _diffusion(
+    "freedave, carry",
+    "block",
+    3,
+    steps=3,
+    choose=_WARM,
+    drafting=(7, True, False, True),
+    mode="batch",
+    long=True,
+  ),
+  _diffusion(
+    "freedave, full",
+    "none",
+    6,
+    steps=4,
+    choose=_WARM,
+    drafting=(3,),
+    order="random",
+    mode="batch",
+    long=True,
   ),
 ]

@@ -107,7 +107,13 @@ class Compiled:
     return self._step(LIMITS.astype(np.int32), PARAMS, state)
 
 
-@pytest.fixture(scope="module", params=SAMPLERS, ids=[c.name for c in SAMPLERS])
+CASES = [
+  pytest.param(case, id=case.name, marks=[pytest.mark.long] if case.long else [])
+  for case in SAMPLERS
+]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def run(request):
   return Compiled(request.param)
 

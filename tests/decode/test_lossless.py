@@ -27,12 +27,12 @@ class Setting:
 
   Attributes:
     steps: steps a block, or None for threshold decoding.
-    drafting: d, eager, frugal.
+    drafting: d, eager, frugal, carry.
   """
 
   cache: str
   block: int
-  drafting: tuple[int, bool, bool]
+  drafting: tuple[int, bool, bool, bool]
   attention: str = "block_causal"
   steps: int | None = 99
   mode: str = "tree"
@@ -44,27 +44,31 @@ class Setting:
   @property
   def bounded(self):
     """Whether the forwards may never outnumber those of the decoding it reproduces."""
-    _, eager, frugal = self.drafting
+    _, eager, frugal, _ = self.drafting
     return frugal or (self.steps is not None and not (eager and self.exits != "never"))
 
 
 QUICK = [
-  Setting("block", 4, (4, True, True), exits="block"),
-  Setting("dual", 5, (3, False, False), "full", steps=3, mode="batch", shifted=True),
+  Setting("block", 4, (4, True, True, True), exits="block"),
+  Setting("dual", 5, (3, False, False, False), "full", steps=3, mode="batch", shifted=True),
 ]
 LONG = [
-  Setting("block", 4, (8, True, False), mode="batch", order="left_to_right"),
-  Setting("block", 1, (5, True, False), exits="eos"),
-  Setting("block", 5, (2, False, False), steps=2, shifted=True, order="random"),
-  Setting("block", 3, (16, True, True), steps=2, exits="eos", cfg_scale=0.7),
-  Setting("block", 4, (4, True, True), steps=None, mode="batch", exits="block"),
-  Setting("block", 6, (3, False, True), steps=None, order="entropy"),
-  Setting("none", 14, (20, False, False), "full", order="margin"),
-  Setting("none", 5, (7, True, False), "full", steps=3, mode="batch", shifted=True),
-  Setting("none", 4, (4, True, False), order="confidence"),
-  Setting("prefix", 4, (4, False, True), "full", steps=None, exits="eos"),
-  Setting("prefix", 6, (6, False, False), "full", shifted=True, cfg_scale=1.5),
-  Setting("dual", 6, (2, False, False), "full", mode="batch"),
+  Setting("block", 4, (8, True, False, False), mode="batch", order="left_to_right"),
+  Setting("block", 1, (5, True, False, False), exits="eos"),
+  Setting("block", 1, (5, True, False, True), mode="batch"),
+  Setting("block", 5, (2, False, False, False), steps=2, shifted=True, order="random"),
+  Setting("block", 3, (16, True, True, False), steps=2, exits="eos", cfg_scale=0.7),
+  Setting("block", 3, (7, True, False, True), mode="batch", shifted=True, cfg_scale=0.7),
+  Setting("block", 4, (4, True, True, False), steps=None, mode="batch", exits="block"),
+  Setting("block", 4, (8, True, True, True), steps=None, exits="eos"),
+  Setting("block", 6, (3, False, True, False), steps=None, order="entropy"),
+  Setting("none", 14, (20, False, False, False), "full", order="margin"),
+  Setting("none", 5, (7, True, False, False), "full", steps=3, mode="batch", shifted=True),
+  Setting("none", 4, (6, True, True, True), "full", steps=2, exits="block"),
+  Setting("none", 4, (4, True, False, True)),
+  Setting("prefix", 4, (4, False, True, False), "full", steps=None, exits="eos"),
+  Setting("prefix", 6, (6, False, False, False), "full", shifted=True, cfg_scale=1.5),
+  Setting("dual", 6, (2, False, False, False), "full", mode="batch"),
 ]
 
 
@@ -145,7 +149,7 @@ def check(pair: Pair, seed, temperature) -> tuple[int, int]:
   return int(nfe.sum()), int(fast_nfe.sum())
 
 
-@pytest.mark.parametrize("setting", QUICK, ids=str)
+@pytest.mark.parametrize("setting", QUICK, ids=lambda s: s.cache)
 def test_same_text_for_no_more_forwards(setting):
   pair = Pair(setting)
   spent = [check(pair, seed, temperature) for seed, temperature in ((0, 0.0), (1, 0.8))]
@@ -191,7 +195,8 @@ def test_a_thousand_random_cases():
     for seed, temperature in ((10, 0.0), (11, 0.7), (12, 1.3)):
       spent += check(pair, 100 * number + seed, temperature)
       cases += ROWS
-    check_ties(pair)
+    if setting.order != "random":
+      check_ties(pair)
   assert cases >= 1000
   assert spent[1] < 0.9 * spent[0]
 
