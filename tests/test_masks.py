@@ -110,10 +110,12 @@ def test_dense_equals_the_paper_pair_by_pair(case):
 
 
 @parametrize_cases
-def test_a_query_sees_at_most_two_runs_of_keys(case):
+def test_a_query_sees_few_runs_of_keys(case):
+  """Two for every mask but a tree of drafts, which the kernels' tile map builds on."""
+  limit = 4 if case[0].startswith("tree") else 2
   for visible_TxS in case[-1]:
     padded = np.pad(visible_TxS.astype(int), ((0, 0), (1, 0)))
-    assert ((np.diff(padded, axis=1) == 1).sum(axis=1) <= 2).all()
+    assert ((np.diff(padded, axis=1) == 1).sum(axis=1) <= limit).all()
 
 
 @parametrize_cases

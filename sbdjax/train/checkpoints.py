@@ -18,6 +18,7 @@ import os
 import pathlib
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -129,8 +130,15 @@ class Checkpointer:
       inventory.write(folder)
 
   def _remove_temporary(self) -> None:
-    for folder in self.root.glob(f"*{_TEMPORARY}*"):
-      shutil.rmtree(folder, ignore_errors=True)
+    # After a failed save other writes may still be under way and put a file into a folder that is
+    # being removed; they end soon.
+    for _ in range(50):
+      left = list(self.root.glob(f"*{_TEMPORARY}*"))
+      for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+      if not left:
+        return
+      time.sleep(0.1)
 
   def save(self, state: TrainState, data_state: Any, *, score: float | None = None) -> None:
     """Starts saving; returns once the arrays are copied, so the state may be donated next.
