@@ -55,6 +55,15 @@ def get_sweep(block_size: str = "4") -> list[dict]:
     }
     for tau in THRESHOLDS
   ]
+  carried = [
+    {
+      "decoder.name": "freedave",
+      "decoder.draft_steps": d,
+      "decoder.eager": True,
+      "decoder.carry": True,
+    }
+    for d in (4, 8)
+  ]
   frugal = {
     "decoder.name": "freedave", "decoder.draft_steps": 8, "decoder.eager": True,
     "decoder.frugal": True,
@@ -64,4 +73,4 @@ def get_sweep(block_size: str = "4") -> list[dict]:
     "sweep.checkpoint": "stories260K",
     "sweep.label": "stories260K",
   }
-  return [{"decoder.name": "static"}, base, *dynamic, frugal, *verified, *freedave]
+  return [{"decoder.name": "static"}, base, *dynamic, *carried, *freedave, frugal, *verified]
