@@ -74,7 +74,7 @@ def name(row):
   parts += [f"tau={d['threshold']:g}"] if "threshold" in d else []
   if d["name"] == "freedave":
     parts += [f"d={d['draft_steps']}", d["draft_mode"]]
-    parts += [flag for flag in ("eager", "frugal") if d[flag]]
+    parts += [flag for flag in ("eager", "frugal", "carry") if d.get(flag)]
   return " ".join(parts)
 
 
@@ -110,39 +110,50 @@ def table(rows, shape):
   return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def order(row):
+  """Static, dynamic by threshold, FreeDave by kind and d, FreeDave over thresholds."""
+  d = row["settings"]["decoder"]
+  flags = [d.get(flag, False) for flag in ("eager", "frugal", "carry")]
+  kind = (d.get("threshold", 0), *flags, d.get("draft_mode", ""), d.get("draft_steps", 0))
+  return (("static", "dynamic", "freedave").index(d["name"]), *kind)
+
+
+CURVES = {  # legend: (what picks its points, line style)
+  "drafts within a block": (lambda d: not (d["eager"] or d["frugal"] or d.get("carry")), "--o"),
+  "eager": (lambda d: d["eager"] and not (d["frugal"] or d.get("carry")), "-o"),
+  "eager, carried": (lambda d: d.get("carry"), "-s"),
+}
+
+
 def draw(models, path):
   """NFE saved and FLOPs spent over d; judge NLL over NFE saved."""
   figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
   saved, spent, quality = axes
-  colours = dict(zip(models, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=False))
-  for label, (rows, shape) in models.items():
-    static, colour = next(filter(is_static, rows)), colours[label]
+  for (label, (rows, shape)), colour in zip(models.items(), ("C0", "C1", "C2"), strict=False):
+    static = next(filter(is_static, rows))
     ratio = lambda row, static=static: nfe(static) / nfe(row)
-    for eager in (False, True):
-      points = [
-        r for r in rows
-        if (d := r["settings"]["decoder"])["name"] == "freedave" and "threshold" not in d
-        and d["draft_mode"] == "tree" and d["eager"] == eager and not d["frugal"]
-      ]  # fmt: skip
-      points.sort(key=lambda r: r["settings"]["decoder"]["draft_steps"])
-      steps = [r["settings"]["decoder"]["draft_steps"] for r in points]
-      style = dict(color=colour, marker="o", linestyle="-" if eager else "--")
-      text = f"{label}{', eager' if eager else ''}"
-      saved.plot(steps, [ratio(r) for r in points], label=text, **style)
-      cost = [flops(r, shape) / flops(static, shape) for r in points]
-      spent.plot(steps, cost, label=text, **style)
-      quality.plot(
-        [ratio(r) for r in points], [r["judge_nll"] for r in points],
-        label=f"{text} (FreeDave)", **style,
-      )  # fmt: skip
-    dynamic = [r for r in rows if r["settings"]["decoder"]["name"] == "dynamic"]
-    quality.plot(
-      [ratio(r) for r in dynamic], [r["judge_nll"] for r in dynamic],
-      color=colour, marker="x", linestyle=":", label=f"{label}, dynamic",
-    )  # fmt: skip
+    cost = lambda row, static=static, shape=shape: flops(row, shape) / flops(static, shape)
+    nll = lambda row: row["judge_nll"]
+    named = lambda kind, rows=rows: [r for r in rows if r["settings"]["decoder"]["name"] == kind]
+    steps = lambda row: row["settings"]["decoder"]["draft_steps"]
+    trees = [r for r in named("freedave") if r["settings"]["decoder"]["draft_mode"] == "tree"]
+    trees = [r for r in trees if "threshold" not in r["settings"]["decoder"]]
+    for text, (picks, style) in CURVES.items():
+      points = [r for r in trees if picks(r["settings"]["decoder"])]
+      if points:
+        for axis, y in ((saved, ratio), (spent, cost)):
+          axis.plot(
+            list(map(steps, points)), list(map(y, points)), style, color=colour,
+            label=f"{label}, {text}",
+          )  # fmt: skip
+    quality.plot(list(map(ratio, trees)), list(map(nll, trees)), "o", color=colour,
+                 label=f"{label}, FreeDave: static's text")  # fmt: skip
+    dynamic = named("dynamic")
+    quality.plot(list(map(ratio, dynamic)), list(map(nll, dynamic)), ":x", color=colour,
+                 label=f"{label}, dynamic")  # fmt: skip
     for r in dynamic:
       threshold = f"{r['settings']['decoder']['threshold']:g}"
-      quality.annotate(threshold, (ratio(r), r["judge_nll"]), fontsize=8, xytext=(4, 4),
+      quality.annotate(threshold, (ratio(r), nll(r)), fontsize=8, xytext=(4, 4),
                        textcoords="offset points", color=colour)  # fmt: skip
   for axis in (saved, spent):
     axis.set_xscale("log", base=2)
@@ -168,15 +179,17 @@ def main(argv: list[str] | None = None) -> int:
   lines, models, texts = [], {}, []
   for sweep in map(pathlib.Path, args.sweeps):
     points = [json.loads(line) for line in (sweep / "points.jsonl").read_text().splitlines()]
-    rows = [r for r in points if r["settings"]["decoder"]["name"] != "ar"]
+    decoded = [r for r in points if r["settings"]["decoder"]["name"] != "ar"]
+    # A point measured again, after a setting was added that it does not use, counts once.
+    rows = sorted({name(r): r for r in decoded}.values(), key=order)
     checkpoint = rows[0]["settings"]["sweep"]["checkpoint"]
     pretrained = load_pretrained(checkpoint)
     shape = roofline.shape_of(pretrained.lm.config)
     label = f"k = {pretrained.generation.block_size}"
     models[label] = (rows, shape)
-    lines += points
     base = [r for r in points if r["settings"]["decoder"]["name"] == "ar"]
-    judged = f"; the judge's own text: {base[0]['judge_nll']:.3f}" if base else ""
+    lines += [*rows, *base[-1:]]
+    judged = f"; the judge's own text: {base[-1]['judge_nll']:.3f}" if base else ""
     texts.append(f"### {label}: {rows[0]['prompts']} prompts{judged}\n\n{table(rows, shape)}\n")
     for row in rows:
       like = reproduced(row, rows)
