@@ -155,6 +155,20 @@ class BlockCausal:
     return [Tile(a, b, ((0, min(b + reach, num_keys)),)) for a, b in _chunks(0, num_queries, size)]
 
 
+def _open_blocks(length: int, block_size, documents: Documents | None) -> Intervals:
+  """The second half of [clean; masked]: the clean keys of blocks before one's own, and that block."""
+  i_L = _iota(length)
+  first = jnp.zeros((1, length), jnp.int32) if documents is None else documents.start_BxL
+  last = jnp.full((1, length), length, jnp.int32) if documents is None else documents.end_BxL
+  block_L = (i_L // block_size) * block_size
+  return _rows(
+    first,
+    block_L,
+    length + jnp.maximum(block_L, first),
+    length + jnp.minimum(block_L + block_size, last),
+  )
+
+
 @flax.struct.dataclass
 class SBDTrain:
   """Training mask of Set Block Decoding over [clean x; masked x-hat], 2L tokens (Figures 8, 9).
@@ -176,18 +190,9 @@ class SBDTrain:
     length = num_queries // 2
     del num_keys
     i_L = _iota(length)
-    k = self.block_size
-    docs = self.documents
-    first = jnp.zeros((1, length), jnp.int32) if docs is None else docs.start_BxL
-    last = jnp.full((1, length), length, jnp.int32) if docs is None else docs.end_BxL
-    block_L = (i_L // k) * k
+    first = 0 if self.documents is None else self.documents.start_BxL
     clean = _rows(first, i_L + 1, 0, jnp.zeros_like(i_L))
-    masked = _rows(
-      first,
-      block_L,
-      length + jnp.maximum(block_L, first),
-      length + jnp.minimum(block_L + k, last),
-    )
+    masked = _open_blocks(length, self.block_size, self.documents)
     return tuple(jnp.concatenate([c, m], axis=1) for c, m in zip(clean, masked, strict=True))
 
   def tiles(self, num_queries, num_keys, size):
@@ -333,23 +338,19 @@ class BlockDiffusionTrain:
   documents: Documents | None = None
   max_block_size: int = flax.struct.field(pytree_node=False, default=16)
 
-  def _halves(self):
-    """The rule whose first half ours is, over L tokens, and the one whose second half, over 2L."""
-    fields = (self.block_size, self.documents, self.max_block_size)
-    return BlockCausal(*fields), SBDTrain(*fields)
-
   def intervals(self, num_queries, num_keys):
-    clean, noisy = self._halves()
+    del num_keys
     length = num_queries // 2
-    clean = clean.intervals(length, length)
-    noisy = (x[:, length:] for x in noisy.intervals(num_queries, num_keys))
+    clean = BlockCausal(self.block_size, self.documents).intervals(length, length)
+    noisy = _open_blocks(length, self.block_size, self.documents)
     return tuple(jnp.concatenate([c, n], axis=1) for c, n in zip(clean, noisy, strict=True))
 
   def tiles(self, num_queries, num_keys, size):
-    clean, noisy = self._halves()
+    fields = (self.block_size, self.documents, self.max_block_size)
     length = num_queries // 2
-    return clean.tiles(length, length, size) + [
-      tile for tile in noisy.tiles(num_queries, num_keys, size) if tile.start >= length
+    noisy = SBDTrain(*fields).tiles(num_queries, num_keys, size)
+    return BlockCausal(*fields).tiles(length, length, size) + [
+      tile for tile in noisy if tile.start >= length
     ]
 
 
