@@ -18,6 +18,7 @@ LAYERS = [
   ("kernels",),
   ("nn",),
   ("lm",),
+  ("sigma_lm",),
   ("corruption",),
   ("losses", "decode", "likelihood"),
   ("train", "evals", "bench"),
@@ -27,7 +28,7 @@ LAYERS = [
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
   "data": {"errors"},
-  "interop": {"errors", "data", "masks", "cache", "nn", "lm"},
+  "interop": {"errors", "data", "masks", "cache", "nn", "lm", "sigma_lm"},
 }
 USES_SIDE = {"train", "evals", "bench", "cli"}
 # Imports inside functions only: (importer, imported).

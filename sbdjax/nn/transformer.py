@@ -82,6 +82,23 @@ class Layer(nn.Module):
     return x_BxTxD, (kv if self.keep_kv else None)
 
 
+def stack(config: TransformerConfig):
+  """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
+
+  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, cached_kv, cos_sin, plan)`.
+  """
+  layer = Layer
+  if config.remat != "none":
+    layer = nn.remat(Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
+  return nn.scan(
+    layer,
+    variable_axes={"params": 0},
+    split_rngs={"params": True},
+    in_axes=(0, nn.broadcast, nn.broadcast),
+    length=config.num_layers,
+  )
+
+
 class Transformer(nn.Module):
   """Tokens to final hidden states; `logits` maps those to the vocabulary where asked."""
 
@@ -104,9 +121,13 @@ class Transformer(nn.Module):
       self.head_norm = make_norm(c)
       self.head_bias = self.param("head_bias", zeros, (c.vocab_size,), c.param_dtype)
 
+  def embed(self, tokens_BxT):
+    """The rows of the embedding alone, [B, T, D]: no positions, nothing scaled."""
+    return jnp.take(self.embedding, tokens_BxT, axis=0).astype(self.config.compute_dtype)
+
   def _embed(self, tokens_BxT, positions_BxT, cached: bool):
     c = self.config
-    x_BxTxD = jnp.take(self.embedding, tokens_BxT, axis=0).astype(c.compute_dtype)
+    x_BxTxD = self.embed(tokens_BxT)
     if c.token_dropout:
       if cached:
         raise UsageError(
@@ -120,9 +141,8 @@ class Transformer(nn.Module):
       x_BxTxD = x_BxTxD + rows.astype(x_BxTxD.dtype)
     return x_BxTxD
 
-  @nn.compact
   def __call__(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv):
-    """Runs the layers.
+    """Runs the layers and the final norm.
 
     Args:
       tokens_BxT: int32 token ids.
@@ -137,6 +157,15 @@ class Transformer(nn.Module):
     Raises:
       UsageError: a cache for a model with token dropout.
     """
+    x_BxTxD, kv = self.stream(tokens_BxT, positions_BxT, mask, cached_kv)
+    x_BxTxD = self.final_norm(x_BxTxD)
+    if self.config.mlm_head and self.is_initializing():
+      self.logits(x_BxTxD)  # a norm's parameters come into being where it is first called
+    return x_BxTxD, kv
+
+  @nn.compact
+  def stream(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv):
+    """As `__call__`, but the residual stream as the last layer leaves it, before the final norm."""
     c = self.config
     x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
     cos_sin = None
@@ -145,21 +174,12 @@ class Transformer(nn.Module):
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     plan = xla.plan(mask, num_queries, capacity + num_queries)
-    layer = Layer
-    if c.remat != "none":
-      layer = nn.remat(Layer, policy=REMAT_POLICIES[c.remat], prevent_cse=False)
-    layers = nn.scan(
-      layer,
-      variable_axes={"params": 0},
-      split_rngs={"params": True},
-      in_axes=(0, nn.broadcast, nn.broadcast),
-      length=c.num_layers,
-    )
-    x_BxTxD, kv = layers(c, cached_kv is not None, name="layers")(x_BxTxD, cached_kv, cos_sin, plan)
-    x_BxTxD = self.final_norm(x_BxTxD)
-    if c.mlm_head and self.is_initializing():
-      self.logits(x_BxTxD)  # a norm's parameters come into being where it is first called
-    return x_BxTxD, kv
+    layers = stack(c)(c, cached_kv is not None, name="layers")
+    return layers(x_BxTxD, cached_kv, cos_sin, plan)
+
+  def stream_logits(self, stream_BxTxD):
+    """`logits` of what `stream` returns: the final norm, then the head."""
+    return self.logits(self.final_norm(stream_BxTxD))
 
   def logits(self, hidden_BxTxD):
     """float32 logits [..., V]; -1e30 for rows of the vocabulary that stand for no token."""

@@ -1,0 +1,119 @@
+"""The causal blocks of self-speculative masked diffusion: a sigma-GPT over a trunk's hidden states.
+
+Campbell et al. 2025 (arXiv:2510.03929), section 3 and Figure 1. The sequence is put in a generation
+order sigma. Track j holds the token at sigma(j) and predicts the one at sigma(j + 1); it receives
+the trunk's hidden states of both places, and both positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from sbdjax import masks
+from sbdjax.errors import UsageError
+from sbdjax.kernels import xla
+from sbdjax.nn import rope
+from sbdjax.nn.linear import linear
+from sbdjax.nn.parts import dense_init, make_norm
+from sbdjax.nn.transformer import TransformerConfig, stack
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+  """The causal blocks on top of a bidirectional trunk.
+
+  Attributes:
+    num_layers: n_c, causal blocks; the trunk's `num_layers` is n_nc.
+    output_residual: add the trunk's hidden state of the predicted place to their output, so that
+      they only correct the draft (the paper's "output residual"; without it, its ablation).
+  """
+
+  num_layers: int = 1
+  output_residual: bool = True
+
+  def __post_init__(self):
+    if self.num_layers < 1:
+      raise UsageError(f"head.num_layers must be at least 1, got {self.num_layers}")
+
+
+def layer_config(trunk: TransformerConfig, head: HeadConfig) -> TransformerConfig:
+  """The trunk's own block, `head.num_layers` times, with positions as rotary channels.
+
+  Channels are rotated in neighbouring pairs, so that the first half of a head's channels turns
+  with one position and the second half with the other, as the paper has it (appendix E.3).
+
+  Raises:
+    UsageError: heads whose channels do not make two halves of pairs.
+  """
+  if trunk.head_dim % 4:
+    raise UsageError(
+      f"model.head_dim={trunk.head_dim} must be a multiple of 4: the causal blocks rotate half of "
+      "the channels by the position of a token and half by that of the next one"
+    )
+  return dataclasses.replace(
+    trunk,
+    num_layers=head.num_layers,
+    positions="rotary",
+    rope_interleaved=True,
+    rope_scaling=None,
+    rope_frequencies=None,
+    token_dropout=False,
+    pad_id=None,
+  )
+
+
+def two_positions(
+  here_BxL: jax.Array, next_BxL: jax.Array, head_dim: int, theta: float
+) -> tuple[jax.Array, jax.Array]:
+  """(cos, sin), float32 [B, 1, L, head_dim / 2]: rotations of half a head each, `here` first."""
+  freq = rope.frequencies(head_dim // 2, theta)
+  halves = zip(rope.rotation(here_BxL, freq), rope.rotation(next_BxL, freq), strict=True)
+  cos, sin = (jnp.concatenate(pair, axis=-1) for pair in halves)
+  return cos, sin
+
+
+class SigmaHead(nn.Module):
+  """What the causal blocks add to (or, without residual, put in place of) the trunk's stream.
+
+  How a track's three inputs are joined is not told in the paper's text: here each is normed, and
+  one linear map takes their concatenation to the model's width. The output map starts at zero
+  where it adds to the trunk's stream, so that the target starts out equal to the draft.
+
+  Attributes:
+    config: of the causal layers; see `layer_config`.
+    output_residual: see `HeadConfig`.
+  """
+
+  config: TransformerConfig
+  output_residual: bool
+
+  @nn.compact
+  def __call__(self, embedded_BxLxD, here_BxLxD, next_BxLxD, here_BxL, next_BxL):
+    """One pass over sequences in generation order.
+
+    Args:
+      embedded_BxLxD: the embedded token of each track.
+      here_BxLxD, next_BxLxD: the trunk's stream at the track's place and at the one it predicts.
+      here_BxL, next_BxL: int32 positions of both.
+
+    Returns:
+      [B, L, D]: of each track, for the place it predicts.
+    """
+    c = self.config
+    norm = make_norm(c, name="stream_norm")
+    inputs = (make_norm(c, name="token_norm")(embedded_BxLxD), norm(here_BxLxD), norm(next_BxLxD))
+    mix = self.param(
+      "mix_kernel", dense_init(3 * c.d_model), (3 * c.d_model, c.d_model), c.param_dtype
+    )
+    x_BxLxD = linear(jnp.concatenate(inputs, axis=-1), mix.astype(c.compute_dtype))
+    length = here_BxL.shape[1]
+    cos_sin = two_positions(here_BxL, next_BxL, c.head_dim, c.rope_theta)
+    plan = xla.plan(masks.Causal(), length, length)
+    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, None, cos_sin, plan)
+    init = nn.initializers.zeros if self.output_residual else dense_init(c.d_model)
+    out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)
+    return linear(make_norm(c, name="out_norm")(x_BxLxD), out.astype(c.compute_dtype))

@@ -1,0 +1,122 @@
+"""A self-speculative masked-diffusion model as pure functions.
+
+A bidirectional trunk drafts every masked token independently; a few causal blocks over the sequence
+in a generation order sigma turn the same hidden states into targets that know the tokens before
+them in that order (Campbell et al. 2025, arXiv:2510.03929).
+
+In the paper's symbols, with i tokens revealed (those of sigma(1..i)): `trunk` and `logits` give the
+drafts p_nc(. | x_sigma(1:i)) of all places (equation 3), `target` and `logits` the targets
+p_c(. | x_sigma(1:d-1)) of places in the order sigma (equation 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax import masks
+from sbdjax.errors import UsageError
+from sbdjax.nn.sigma import HeadConfig, SigmaHead, layer_config
+from sbdjax.nn.transformer import Transformer, TransformerConfig
+
+Params = Any
+
+
+class SigmaLM(NamedTuple):
+  """Trunk and causal blocks behind pure functions; a table or a toy model can stand in.
+
+  Columns of sigma are counted from 0: `sigma_BxL[:, d]` is the place (and position) generated as
+  the d-th. Revealed tokens come first in it, padding last.
+
+  Attributes:
+    config: the trunk's shape; `num_layers` is n_nc. Its mask token stands for what is hidden.
+    head: the causal blocks; `num_layers` is n_c.
+    init: key -> {"trunk": params of a Transformer, "head": params of the causal blocks}.
+    trunk: (params, tokens_BxL, *, length_B=None) -> hidden_BxLxD, tokens in natural order with
+      `config.mask_id` for hidden ones; from `length_B` on a row is padding.
+    target: (params, tokens_BxL, hidden_BxLxD, sigma_BxL, *, equal_at_B=None) -> hidden_BxLxD in
+      the order of sigma. Runs the causal blocks alone, on the `hidden` of a trunk pass and on
+      tokens in natural order with nothing masked (true ones or drafts). Column d is for place
+      sigma(d) and depends on the tokens of sigma(0..d-1) and on `hidden`. Column 0 is the trunk's
+      own, so the target equals the draft there; so is column `equal_at_B` (int32; the number of
+      revealed tokens, for the first hidden place of a row), where it is given.
+    logits: (params, hidden_...xD) -> float32 logits_...xV, of either kind of hidden state. Take
+      the mask token out with `sbdjax.lm.suppress` before a softmax.
+  """
+
+  config: TransformerConfig
+  head: HeadConfig
+  init: Callable[[jax.Array], Params]
+  trunk: Callable[..., jax.Array]
+  target: Callable[..., jax.Array]
+  logits: Callable[[Params, jax.Array], jax.Array]
+
+
+def in_order(x_BxLx: jax.Array, sigma_BxL: jax.Array) -> jax.Array:
+  """Rows of [B, L, ...] in natural order, put in the order of sigma: out[:, d] = x[:, sigma(d)]."""
+  index = sigma_BxL.reshape(*sigma_BxL.shape, *(1,) * (x_BxLx.ndim - 2))
+  return jnp.take_along_axis(x_BxLx, index, axis=1)
+
+
+def align(
+  causal_BxLxD: jax.Array, hidden_BxLxD: jax.Array, equal_at_B: jax.Array | None
+) -> jax.Array:
+  """What track j computed, moved to column j + 1; the trunk's own in column 0 and `equal_at_B`.
+
+  Args:
+    causal_BxLxD: output of the tracks, for the place each predicts; the last has none.
+    hidden_BxLxD: the trunk's, in the order of sigma.
+  """
+  out_BxLxD = jnp.concatenate([hidden_BxLxD[:, :1], causal_BxLxD[:, :-1]], axis=1)
+  if equal_at_B is None:
+    return out_BxLxD
+  equal_BxL = jnp.arange(out_BxLxD.shape[1]) == equal_at_B[:, None]
+  return jnp.where(equal_BxL[..., None], hidden_BxLxD, out_BxLxD)
+
+
+def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
+  """A trunk of `config` with the causal blocks of `head` on top.
+
+  Raises:
+    UsageError: no mask token, or heads that cannot hold two positions.
+  """
+  if config.mask_id is None:
+    raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
+  network = Transformer(config)
+  blocks = SigmaHead(layer_config(config, head), head.output_residual)
+
+  def run(params, method, *args):
+    return network.apply({"params": params["trunk"]}, *args, method=method)
+
+  def init(key):
+    trunk_key, head_key = jax.random.split(key)
+    index = jnp.zeros((1, 1), jnp.int32)
+    x = jnp.zeros((1, 1, config.d_model), config.compute_dtype)
+    return {
+      "trunk": network.init(trunk_key, index, index, masks.Full(), None)["params"],
+      "head": blocks.init(head_key, x, x, x, index, index)["params"],
+    }
+
+  def trunk(params, tokens_BxL, *, length_B=None):
+    positions_BxL = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
+    mask = masks.Full(length_B)
+    return run(params, Transformer.stream, tokens_BxL, positions_BxL, mask, None)[0]
+
+  def target(params, tokens_BxL, hidden_BxLxD, sigma_BxL, *, equal_at_B=None):
+    # The last track would predict a place beyond the sequence: it points to itself and is dropped.
+    next_BxL = jnp.concatenate([sigma_BxL[:, 1:], sigma_BxL[:, -1:]], axis=1)
+    embedded = run(params, Transformer.embed, in_order(tokens_BxL, sigma_BxL))
+    here, following = in_order(hidden_BxLxD, sigma_BxL), in_order(hidden_BxLxD, next_BxL)
+    inputs = (embedded, here, following, sigma_BxL, next_BxL)
+    causal = blocks.apply({"params": params["head"]}, *inputs)
+    if head.output_residual:
+      causal = causal + following
+    return align(causal, here, equal_at_B)
+
+  def logits(params, hidden):
+    return run(params, Transformer.stream_logits, hidden)
+
+  return SigmaLM(config, head, init, trunk, target, logits)
