@@ -98,6 +98,20 @@ def _iota(n: int) -> jax.Array:
   return jnp.arange(n, dtype=jnp.int32)
 
 
+def _causal_rows(length: int, num_intervals: int = 2) -> Intervals:
+  i_L = _iota(length)
+  return _rows(0, i_L + 1, *(2 * (num_intervals - 1) * [jnp.zeros_like(i_L)]))
+
+
+def _stack(upper: Intervals, lower: Intervals) -> Intervals:
+  """The query rows of `upper`, the same for every row of the batch, and under them those of `lower`."""
+  batch = lower[0].shape[0]
+  return tuple(
+    jnp.concatenate([jnp.broadcast_to(u, (batch, u.shape[1])), v], axis=1)
+    for u, v in zip(upper, lower, strict=True)
+  )
+
+
 @flax.struct.dataclass
 class Causal:
   """Query i sees keys 0..i; inside its own document if `documents` is given."""
@@ -401,3 +415,112 @@ class Branches:
       Tile(a, b, ((0, new), (new + a // columns * columns, new + -(-b // columns) * columns)))
       for a, b in _chunks(0, num_queries, size)
     ]
+
+
+@flax.struct.dataclass
+class JacobiTrain:
+  """Training mask of Jacobi Forcing over [clean text; noisy blocks], H and M tokens (Figure 2).
+
+  The clean tokens stand at positions 0..H-1 of one text. The noisy ones are points of Jacobi
+  trajectories, blocks of k tokens that stand at positions `start`, `start` + 1, ... of the same
+  text: what is before `start` (the prompt) has no noisy version. The interleaved layout of the
+  paper has the same visibility and, cut into tiles, more of them half empty.
+
+  Clean query i sees clean keys 0..i. Noisy query j, in block b = floor(j / k), sees the noisy keys
+  of its own block up to itself, and of the text before its block: the noisy tokens of the blocks
+  of its own window of w blocks, the clean tokens of everything earlier.
+
+    w = 1:       every block after clean text (clean context, CLLM)
+    w = None:    every block after noisy blocks alone (noisy context, NC: the paper's choice)
+    in between:  the mask of the public window trainer, not the paper's NC-IC
+
+  With a cache of H slots that holds the clean text, T = M queries are the noisy half alone.
+
+  Attributes:
+    start_B: int32, position of the first noisy token; `start` + M <= H.
+    block_size: k (static).
+    num_noisy: M, a multiple of k (static).
+    window: w, in blocks counted from the first noisy one (static).
+  """
+
+  start_B: jax.Array
+  block_size: int = flax.struct.field(pytree_node=False)
+  num_noisy: int = flax.struct.field(pytree_node=False)
+  window: int | None = flax.struct.field(pytree_node=False, default=None)
+
+  def _first_of_window(self, j):
+    """The first noisy column of the window that column `j` is in."""
+    columns = self.num_noisy if self.window is None else self.window * self.block_size
+    return j // columns * columns
+
+  def intervals(self, num_queries, num_keys):
+    clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
+    j_M = _iota(self.num_noisy)
+    from_M = self._first_of_window(j_M)
+    noisy = _rows(0, self.start_B[:, None] + from_M, first + from_M, first + j_M + 1)
+    return _stack(_causal_rows(clean), noisy)
+
+  def tiles(self, num_queries, num_keys, size):
+    clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
+    longest = first - self.num_noisy  # the largest `start`
+    return Causal().tiles(clean, clean, size) + [
+      Tile(
+        clean + a,
+        clean + b,
+        (
+          (0, longest + self._first_of_window(b - 1)),
+          (first + self._first_of_window(a), first + b),
+        ),
+      )
+      for a, b in _chunks(0, self.num_noisy, size)
+    ]
+
+
+@flax.struct.dataclass
+class JacobiTrainCleanWindow:
+  """Jacobi Forcing with clean context inside a window (NC-IC, Table 5); else as `JacobiTrain`.
+
+  Noisy query j sees the prompt, the noisy tokens of earlier windows, the clean tokens of its own
+  window before its block, and its own block up to itself: up to four intervals.
+  """
+
+  start_B: jax.Array
+  block_size: int = flax.struct.field(pytree_node=False)
+  num_noisy: int = flax.struct.field(pytree_node=False)
+  window: int = flax.struct.field(pytree_node=False)
+
+  def _edges(self, j):
+    """First noisy columns of the window and of the block that column `j` is in."""
+    columns = self.window * self.block_size
+    return j // columns * columns, j // self.block_size * self.block_size
+
+  def intervals(self, num_queries, num_keys):
+    clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
+    j_M = _iota(self.num_noisy)
+    start, (window_M, block_M) = self.start_B[:, None], self._edges(j_M)
+    noisy = _rows(
+      0,
+      start,
+      start + window_M,
+      start + block_M,
+      first,
+      first + window_M,
+      first + block_M,
+      first + j_M + 1,
+    )
+    return _stack(_causal_rows(clean, num_intervals=4), noisy)
+
+  def tiles(self, num_queries, num_keys, size):
+    clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
+    longest = first - self.num_noisy
+    tiles = Causal().tiles(clean, clean, size)
+    for a, b in _chunks(0, self.num_noisy, size):
+      (window_a, block_a), (window_b, block_b) = self._edges(a), self._edges(b - 1)
+      keys = (
+        (0, longest),
+        (max(longest, window_a), longest + block_b),
+        (first, first + window_b),
+        (first + max(window_b, block_a), first + b),
+      )
+      tiles.append(Tile(clean + a, clean + b, keys))
+    return tiles

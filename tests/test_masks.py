@@ -98,6 +98,25 @@ def cases():
     expected = [visibility.draft_tree(6, n, chain, sizes, a, v) for n, a, v in trees]
     yield f"tree-{chain}-{len(sizes)}", tree, new, 6 + new, expected
 
+  # [clean text of 13; 9 noisy columns]: (name, rule, what a block sees of an earlier one)
+  starts = jnp.array([0, 1, 4])
+  contexts = [
+    ("nc", None, None, visibility.noisy_context),
+    ("clean", 1, None, visibility.clean_context),
+    ("window", 2, None, visibility.noisy_window(2)),
+    ("nc-ic", None, 2, visibility.clean_window(2)),
+    ("nc-ic-all", None, 9, visibility.clean_context),
+  ]
+  for name, window, clean_window, context in contexts:
+    for k in (1, 3):
+      rule = masks.JacobiTrain(starts, k, 9, window)
+      if clean_window:
+        rule = masks.JacobiTrainCleanWindow(starts, k, 9, clean_window)
+      expected = [visibility.jacobi_train(13, 9, k, start, context) for start in starts.tolist()]
+      yield f"jacobi-{name}-{k}", rule, 22, 22, expected
+      # The noisy half alone, with the clean text in a cache.
+      yield f"jacobi-cached-{name}-{k}", rule, 9, 22, [x[13:] for x in expected]
+
 
 CASES = list(cases())
 parametrize_cases = pytest.mark.parametrize("case", CASES, ids=[c[0] for c in CASES])
@@ -111,8 +130,8 @@ def test_dense_equals_the_paper_pair_by_pair(case):
 
 @parametrize_cases
 def test_a_query_sees_few_runs_of_keys(case):
-  """Two for every mask but a tree of drafts, which the kernels' tile map builds on."""
-  limit = 4 if case[0].startswith("tree") else 2
+  """Two for every mask but two, which the kernels' tile map builds on."""
+  limit = 4 if case[0].startswith(("tree", "jacobi-nc-ic", "jacobi-cached-nc-ic")) else 2
   for visible_TxS in case[-1]:
     padded = np.pad(visible_TxS.astype(int), ((0, 0), (1, 0)))
     assert ((np.diff(padded, axis=1) == 1).sum(axis=1) <= limit).all()
@@ -154,6 +173,17 @@ def test_training_tiles_are_far_smaller_than_the_square():
     tiles = rule(16, max_block_size=16).tiles(n, n, 64)
     products = sum((t.stop - t.start) * sum(b - a for a, b in t.keys) for t in tiles)
     assert products < 0.35 * n * n
+
+
+def test_jacobi_tiles_skip_what_no_query_sees():
+  """The noisy context leaves the clean text out, the clean context other noisy blocks."""
+  start, n = jnp.array([64]), 64 + 2 * 512
+  rules = (masks.JacobiTrain(start, 16, 512), masks.JacobiTrain(start, 16, 512, 1))
+  for rule in (*rules, masks.JacobiTrainCleanWindow(start, 16, 512, 8)):
+    tiles = rule.tiles(n, n, 64)
+    products = sum((t.stop - t.start) * sum(b - a for a, b in t.keys) for t in tiles)
+    seen = float(masks.dense(rule, n, n).sum())
+    assert seen < products < 1.45 * seen
 
 
 def test_figure_8_example():

@@ -116,3 +116,41 @@ def branches(slots, d, columns, committed, origin, end, lead, block_size):
     return (s - slots) % columns >= lead and j < end and earlier
 
   return matrix(d * columns, slots + d * columns, sees)
+
+
+def jacobi_train(length, num_noisy, k, start, context):
+  """[clean text; noisy blocks]; `context(i, b)`: what block b sees of block i < b, "clean" or "noisy"."""
+
+  def sees(q, s):
+    if q < length:
+      return s <= q
+    block, offset = divmod(q - length, k)
+    if s < length:  # clean: the prompt, or a token of an earlier block
+      earlier = (s - start) // k
+      return s < start or (earlier < block and context(earlier, block) == "clean")
+    earlier, column = divmod(s - length, k)
+    if earlier == block:
+      return column <= offset
+    return earlier < block and context(earlier, block) == "noisy"
+
+  return matrix(length + num_noisy, length + num_noisy, sees)
+
+
+def noisy_context(i, b):
+  """NC: Figure 2b."""
+  return "noisy"
+
+
+def clean_context(i, b):
+  """CLLM: Figure 2a."""
+  return "clean"
+
+
+def noisy_window(w):
+  """Noisy in one's own window of w blocks, clean before it: the public window trainer."""
+  return lambda i, b: "noisy" if i // w == b // w else "clean"
+
+
+def clean_window(w):
+  """NC-IC: clean in one's own window of w blocks, noisy before it (section 4.3)."""
+  return lambda i, b: "clean" if i // w == b // w else "noisy"
