@@ -1,0 +1,1 @@
+"""Likelihoods of masked models: exact given an order, and bounds over orders."""
