@@ -45,22 +45,35 @@ def token_nll(
   Returns:
     nll float32 [B, L] in nats, and correct bool [B, L] (the argmax is the target).
   """
-  b, length, d = hidden_BxLxD.shape
-  n = b * length
 
   def nll(hidden_nxD, targets_n):
     logits = suppress(logits_fn(hidden_nxD), mask_id)
     picked = jnp.take_along_axis(logits, targets_n[:, None], axis=-1)[:, 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked, jnp.argmax(logits, -1) == targets_n
 
-  hidden, targets = hidden_BxLxD.reshape(n, d), targets_BxL.reshape(n)
+  return in_chunks(nll, chunk, hidden_BxLxD, targets_BxL)
+
+
+def in_chunks(fn: Callable, chunk: int, *arrays: jax.Array):
+  """`fn` of the tokens of [B, L, ...] arrays, `chunk` at a time, recomputed in the backward pass.
+
+  Args:
+    fn: (array [n, ...], ...) -> pytree of [n, ...] arrays, each token on its own.
+    chunk: tokens of a call.
+
+  Returns:
+    The pytree of [B, L, ...] arrays.
+  """
+  b, length = arrays[0].shape[:2]
+  n = b * length
+  flat = [x.reshape(n, *x.shape[2:]) for x in arrays]
   if n <= chunk:
-    losses, correct = nll(hidden, targets)
-    return losses.reshape(b, length), correct.reshape(b, length)
-  pad = -n % chunk
-  hidden = jnp.pad(hidden, ((0, pad), (0, 0))).reshape(-1, chunk, d)
-  targets = jnp.pad(targets, (0, pad)).reshape(-1, chunk)
-  _, (losses, correct) = jax.lax.scan(
-    lambda _, xs: (None, jax.checkpoint(nll)(*xs)), None, (hidden, targets)
-  )
-  return losses.reshape(-1)[:n].reshape(b, length), correct.reshape(-1)[:n].reshape(b, length)
+    found = fn(*flat)
+  else:
+    parts = [
+      jnp.pad(x, ((0, -n % chunk), *(x.ndim - 1) * ((0, 0),))).reshape(-1, chunk, *x.shape[1:])
+      for x in flat
+    ]
+    _, found = jax.lax.scan(lambda _, xs: (None, jax.checkpoint(fn)(*xs)), None, tuple(parts))
+    found = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:n], found)
+  return jax.tree.map(lambda x: x.reshape(b, length, *x.shape[1:]), found)

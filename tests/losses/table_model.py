@@ -23,11 +23,12 @@ TABLE = _RNG.normal(size=(ROWS, V)).astype(np.float32)
 PARAMS = {"table": jnp.asarray(TABLE)}
 
 
-def make_lm(seen_masks=None, halves=2):
+def make_lm(seen_masks=None, halves=2, clean=None):
   """The table as an LM. Appends every mask it is given to the list `seen_masks`.
 
   Args:
     halves: 2: the input is [clean; masked]; 1: one plain sequence.
+    clean: tokens of the clean half, where the other is not as long.
   """
 
   def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None):
@@ -36,7 +37,8 @@ def make_lm(seen_masks=None, halves=2):
     if seen_masks is not None:
       seen_masks.append(mask)
     count = tokens_BxT.shape[1]
-    half_T = jnp.arange(count) // (count // halves)
+    first = count // halves if clean is None else clean
+    half_T = jnp.minimum(jnp.arange(count) // first, halves - 1)
     seen = masks.dense(mask, count, count).astype(jnp.int32)
     codes_BxT = jnp.asarray(_KEY_CODE)[half_T, tokens_BxT, positions_BxT]
     context_BxT = jnp.einsum(

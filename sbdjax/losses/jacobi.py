@@ -1,0 +1,219 @@
+"""The Jacobi Forcing loss (equations 8 and 9): consistency with one's own fixed points, and AR.
+
+    L = L_pc + w L_AR,    L_pc = (1/N) sum_i KL(p(. | x, y*_1 .. y*_i) || p(. | x, y^t_1 .. y^t_i))
+
+A text of N blocks y* after a prompt x was decoded greedily, and each block has a point y^t of the
+Jacobi trajectory that led to it. One forward over [x, y*; y^t] under a mask of MASKS gives the
+next-token predictions of both halves: those of the clean half are the targets of the noisy one
+(forward KL; no gradient flows through them) and carry the AR loss.
+
+What counts (`kept`): the predictions at a block's tokens from its first wrong one on, whose target
+is in the text. Before that a block has nothing to correct; equation 8 has no such limit
+(`positions="all"`). Nothing behind the end of the text counts in either half.
+
+The public code masks post-EOS targets in the clean half alone, and divides the mean over the kept
+tokens by N once more (`normalisation="published"`); its clean-context trainer leaves out the last
+token of a block, which predicts the next one (`across_blocks=False`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax import masks
+from sbdjax.errors import UsageError
+from sbdjax.lm import LM, suppress
+from sbdjax.losses.cross_entropy import CHUNK, check_chunk, in_chunks, token_nll
+from sbdjax.losses.ntp import shifted
+
+# The consistency loss of a text, from (sum of its tokens' KL, how many tokens, how many blocks).
+NORMALISATIONS: dict[str, Callable[..., jax.Array]] = {
+  # Equation 8: the KL of a block is the sum over its tokens; the mean over blocks.
+  "blocks": lambda total, tokens, blocks: total / jnp.maximum(blocks, 1),
+  # The mean over tokens, on the scale of the AR loss whatever the block size.
+  "tokens": lambda total, tokens, blocks: total / jnp.maximum(tokens, 1),
+  # The public code.
+  "published": lambda total, tokens, blocks: (
+    total / jnp.maximum(tokens, 1) / jnp.maximum(blocks, 1)
+  ),
+}
+
+# What a noisy block sees of the blocks before it, from (start_B, k, M, window).
+MASKS: dict[str, Callable[..., masks.Mask]] = {
+  # NC: their noisy points.
+  "noisy": lambda start_B, k, m, window: masks.JacobiTrain(start_B, k, m),
+  # CLLM: their fixed points.
+  "clean": lambda start_B, k, m, window: masks.JacobiTrain(start_B, k, m, 1),
+  # The public window trainer: noisy points inside a window of blocks, fixed points before it.
+  "noisy_window": lambda start_B, k, m, window: masks.JacobiTrain(start_B, k, m, window),
+  # NC-IC: fixed points inside a window, noisy points before it.
+  "clean_window": lambda start_B, k, m, window: masks.JacobiTrainCleanWindow(start_B, k, m, window),
+}
+WINDOWED = ("noisy_window", "clean_window")
+POSITIONS = ("unconverged", "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class JacobiLossConfig:
+  """Settings of the Jacobi Forcing loss; the noise itself is a setting of the data.
+
+  Attributes:
+    mask: what noisy blocks see, a key of MASKS.
+    window: blocks of a window (masks noisy_window and clean_window).
+    ar_weight: w of equation 9. The paper names no value; the public code has 10 and 1, beside a
+      consistency loss that is N times smaller than "tokens".
+    normalisation: of the consistency loss, a key of NORMALISATIONS.
+    temperature: T: both distributions are softmax(logits / T), and the KL is multiplied by T^2.
+    positions: "unconverged": a block counts from its first wrong token on; "all".
+    across_blocks: the last token of a block, which predicts the next block's first, counts too.
+    chunk: tokens whose logits exist at one time.
+  """
+
+  mask: str = "noisy"
+  window: int = 16
+  ar_weight: float = 1.0
+  normalisation: str = "tokens"
+  temperature: float = 1.0
+  positions: str = "unconverged"
+  across_blocks: bool = True
+  chunk: int = CHUNK
+
+  def __post_init__(self):
+    for name, known in (
+      ("mask", MASKS),
+      ("normalisation", NORMALISATIONS),
+      ("positions", POSITIONS),
+    ):
+      if getattr(self, name) not in known:
+        raise UsageError(f"loss.{name}={getattr(self, name)!r}: choose one of {tuple(known)}")
+    if self.window < 1:
+      raise UsageError(f"loss.window={self.window} must be at least 1")
+    if self.ar_weight < 0:
+      raise UsageError(f"loss.ar_weight={self.ar_weight} must not be negative")
+    if not self.temperature > 0:
+      raise UsageError(f"loss.temperature={self.temperature} must be positive")
+    check_chunk(self.chunk)
+
+
+def token_kl(
+  logits_fn: Callable[[jax.Array], jax.Array],
+  student_BxMxD: jax.Array,
+  teacher_BxMxD: jax.Array,
+  *,
+  temperature: float,
+  mask_id: int | None,
+  chunk: int = CHUNK,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """KL(teacher || student) T^2 of each position; no gradient reaches the teacher.
+
+  Returns:
+    float32 [B, M] in nats, the teacher's entropy at temperature T times T^2 (KL plus this is the
+    soft cross-entropy, which has the same gradient), and bool [B, M]: both have the same argmax.
+  """
+
+  def one(student_nxD, teacher_nxD):
+    student = suppress(logits_fn(student_nxD), mask_id)
+    teacher = jax.lax.stop_gradient(suppress(logits_fn(teacher_nxD), mask_id))
+    log_q = jax.nn.log_softmax(student / temperature, axis=-1)
+    log_p = jax.nn.log_softmax(teacher / temperature, axis=-1)
+    p = jnp.exp(log_p)
+    entropy = -jnp.sum(p * log_p, axis=-1)
+    kl = -jnp.sum(p * log_q, axis=-1) - entropy
+    same = jnp.argmax(student, axis=-1) == jnp.argmax(teacher, axis=-1)
+    return kl * temperature**2, entropy * temperature**2, same
+
+  return in_chunks(one, chunk, student_BxMxD, teacher_BxMxD)
+
+
+def kept(
+  config: JacobiLossConfig, batch: dict, clean_BxNxK: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Which predictions of the noisy half count, and how many blocks there are.
+
+  Args:
+    batch: with `noisy` [B, N, k], `start` [B] and `segment_ids` [B, H].
+    clean_BxNxK: the fixed points.
+
+  Returns:
+    bool [B, N, k] and int32 [B].
+  """
+  noisy, start_B = batch["noisy"], batch["start"]
+  _, num_blocks, k = noisy.shape
+  end_B = jnp.sum(batch["segment_ids"] > 0, axis=1)
+  offset_NxK = jnp.arange(num_blocks * k).reshape(num_blocks, k)
+  left_BxNxK = (end_B - start_B)[:, None, None] - offset_NxK  # tokens of the text from here on
+  counts = left_BxNxK > 1  # the next token is in the text
+  if config.positions == "unconverged":
+    wrong = (noisy != clean_BxNxK) & (left_BxNxK > 0)
+    counts &= jax.lax.cummax(wrong.astype(jnp.int8), axis=2) > 0
+  if not config.across_blocks:
+    counts &= jnp.arange(k) < k - 1
+  return counts, jnp.clip(-(-(end_B - start_B) // k), 0, num_blocks)
+
+
+def make_loss(config: JacobiLossConfig):
+  """Equation 9 as a loss function.
+
+  The batch has, beside what every batch has (`tokens` is [prompt, y*], one text a row):
+    noisy  int32 [B, N, k], a point of the trajectory of each block
+    start  int32 [B], position of the first noisy token: the length of the prompt, or where the one
+           block of CLLM begins; start + N k <= H
+
+  The sum is over texts, each of which weighs 1, as the paper's batches do.
+
+  Metrics: `consistency` as it is trained on, `kl` a kept token, `teacher_entropy` normalised like
+  `consistency`, `agreement` (share of kept tokens at which noisy and clean half predict the same),
+  and the AR half's `ntp_loss` and `ntp_accuracy`, a token.
+  """
+  normalise = NORMALISATIONS[config.normalisation]
+
+  def loss_fn(lm: LM, params, batch, key):
+    del key  # the noise is drawn with the batch
+    tokens, noisy, start_B = batch["tokens"], batch["noisy"], batch["start"]
+    rows, length = tokens.shape
+    _, num_blocks, k = noisy.shape
+    num_noisy = num_blocks * k
+    position_BxM = start_B[:, None] + jnp.arange(num_noisy)
+    hidden, _ = lm.apply(
+      params,
+      jnp.concatenate([tokens, noisy.reshape(rows, num_noisy)], axis=1),
+      positions_BxT=jnp.concatenate([batch["positions"], position_BxM], axis=1),
+      mask=MASKS[config.mask](start_B, k, num_noisy, config.window),
+    )
+    heads = dict(mask_id=lm.config.mask_id, chunk=config.chunk)
+    logits_fn = lambda h: lm.logits(params, h)
+
+    targets, weights = shifted(batch)
+    nll, correct = token_nll(logits_fn, hidden[:, :length], targets, **heads)
+    nll_B, weight_B = jnp.sum(nll * weights, axis=1), jnp.sum(weights, axis=1)
+
+    teacher = jnp.take_along_axis(hidden[:, :length], position_BxM[..., None], axis=1)
+    clean = jnp.take_along_axis(tokens, position_BxM, axis=1).reshape(noisy.shape)
+    counts, blocks_B = kept(config, batch, clean)
+    counts = counts.reshape(rows, num_noisy).astype(jnp.float32)
+    kl, entropy, same = token_kl(
+      logits_fn, hidden[:, length:], teacher, temperature=config.temperature, **heads
+    )
+    of_text = lambda x: normalise(
+      jnp.sum(x * counts, axis=1), jnp.sum(counts, axis=1), blocks_B.astype(jnp.float32)
+    )
+    consistency_B = of_text(kl)
+
+    is_text_B = (weight_B > 0).astype(jnp.float32)
+    loss_B = consistency_B + config.ar_weight * nll_B / jnp.maximum(weight_B, 1e-9)
+    texts, tokens_kept = jnp.sum(is_text_B), jnp.sum(counts)
+    metrics = {
+      "consistency": (jnp.sum(consistency_B * is_text_B), texts),
+      "teacher_entropy": (jnp.sum(of_text(entropy) * is_text_B), texts),
+      "kl": (jnp.sum(kl * counts), tokens_kept),
+      "agreement": (jnp.sum(same * counts), tokens_kept),
+      "ntp_loss": (jnp.sum(nll_B), jnp.sum(weight_B)),
+      "ntp_accuracy": (jnp.sum(correct * weights), jnp.sum(weight_B)),
+    }
+    return jnp.sum(loss_B * is_text_B), texts, metrics
+
+  return loss_fn
