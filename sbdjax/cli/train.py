@@ -1,7 +1,7 @@
 """Train a model: --config=FILE.py[:VARIANT] --workdir=DIR [--config.section.field=VALUE ...]
 
 Sections of a config: `model` (TransformerConfig; with `init.checkpoint` only what differs from
-it), `init` (InitConfig), `data` (DataConfig), `loss` (`name` and the fields of that loss), `optim`
+it), `head` (HeadConfig; of the ssmd loss alone), `init` (InitConfig), `data` (DataConfig), `loss` (`name` and the fields of that loss), `optim`
 (OptimConfig), `train` (TrainConfig), `parallel` (ParallelConfig). Fields left out have the defaults
 of these dataclasses. Started again with the same workdir, a run goes on where it was.
 """
@@ -25,8 +25,10 @@ from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token
 from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
 from sbdjax.lm import LM, make_lm
-from sbdjax.losses import block_diffusion, ntp, sbd
+from sbdjax.losses import block_diffusion, mdm, ntp, sbd, ssmd
+from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from sbdjax.train.host_memory import keep_freed_memory
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig, initialize_distributed
@@ -42,12 +44,14 @@ class LossChoice(NamedTuple):
     make: settings -> loss function.
     evaluated: settings -> the settings with which evaluations measure it.
     generation: settings -> how the trained model is decoded, as fields of GenerationDefaults.
+    has_head: it trains causal blocks on top of the model; a config has a section `head`.
   """
 
   config: type
   make: Callable[[Any], Callable]
   evaluated: Callable[[Any], Any] = lambda settings: settings
   generation: Callable[[Any], dict[str, Any]] = lambda settings: {}
+  has_head: bool = False
 
 
 LOSSES: dict[str, LossChoice] = {
@@ -58,6 +62,16 @@ LOSSES: dict[str, LossChoice] = {
     block_diffusion.make_loss,
     evaluated=block_diffusion.bound,
     generation=block_diffusion.generation,
+  ),
+  "mdm": LossChoice(
+    mdm.MDMLossConfig, mdm.make_loss, evaluated=mdm.bound, generation=mdm.generation
+  ),
+  "ssmd": LossChoice(
+    ssmd.SSMDLossConfig,
+    ssmd.make_loss,
+    evaluated=mdm.bound,
+    generation=mdm.generation,
+    has_head=True,
   ),
 }
 
@@ -76,7 +90,10 @@ class InitConfig:
 
 
 class Settings(NamedTuple):
-  """A config as frozen dataclasses; `model` stays a mapping until the checkpoint is known."""
+  """A config as frozen dataclasses; `model` stays a mapping until the checkpoint is known.
+
+  `head` is None where the loss trains none.
+  """
 
   model: dict[str, Any]
   init: InitConfig
@@ -86,6 +103,7 @@ class Settings(NamedTuple):
   optim: OptimConfig
   train: TrainConfig
   parallel: ParallelConfig
+  head: HeadConfig | None = None
 
 
 def loss_choice(config: ConfigDict) -> LossChoice:
@@ -100,15 +118,17 @@ def loss_choice(config: ConfigDict) -> LossChoice:
 
 def schema(config: ConfigDict) -> Schema:
   """Section -> dataclass, of a training config."""
-  return {
+  choice = loss_choice(config)
+  sections = {
     "model": TransformerConfig,
     "init": InitConfig,
     "data": DataConfig,
-    "loss": loss_choice(config).config,
+    "loss": choice.config,
     "optim": OptimConfig,
     "train": TrainConfig,
     "parallel": ParallelConfig,
   }
+  return sections | ({"head": HeadConfig} if choice.has_head else {})
 
 
 def parse_settings(config: ConfigDict) -> Settings:
@@ -135,7 +155,17 @@ def parse_settings(config: ConfigDict) -> Settings:
   )
 
 
-def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM, Any, list[int]]:
+def _build(fields: dict[str, Any], head: HeadConfig | None) -> LM | SigmaLM:
+  config = to_dataclass(TransformerConfig, fields, "model")
+  return make_lm(config) if head is None else make_sigma_lm(config, head)
+
+
+def _with_head(lm: SigmaLM, trunk: Any, seed: int) -> Any:
+  """Parameters of which the causal blocks are new."""
+  return {"trunk": trunk, "head": jax.jit(lambda key: lm.init(key)["head"])(jax.random.key(seed))}
+
+
+def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM | SigmaLM, Any, list[int]]:
   """The model, its starting parameters (None: random) and the tokens that end a text.
 
   Raises:
@@ -145,7 +175,7 @@ def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM, Any, list
   if not init.checkpoint:
     if init.mask_token:
       raise UsageError("init.mask_token extends a checkpoint: without one, set model.mask_id")
-    lm = make_lm(to_dataclass(TransformerConfig, settings.model, "model"))
+    lm = _build(settings.model, settings.head)
     # Where documents follow one another unseparated, the next bos is the end mark of the last.
     bos = tokenizer.bos_id if data.add_bos and not data.separate_documents else None
     return lm, None, sorted({i for i in (bos, tokenizer.eos_id) if i is not None})
@@ -154,7 +184,9 @@ def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM, Any, list
   if init.mask_token:
     model_config, params = add_mask_token(model_config, params)
   fields = {**dataclasses.asdict(model_config), **settings.model}
-  lm = make_lm(to_dataclass(TransformerConfig, fields, "model"))
+  lm = _build(fields, settings.head)
+  if settings.head is not None and not isinstance(pretrained.lm, SigmaLM):
+    params = _with_head(lm, params, settings.train.seed)
   check_params(lm, params, init.checkpoint)
   own = pretrained.tokenizer
   if own is not None and own.vocab_size != tokenizer.vocab_size:
@@ -165,7 +197,9 @@ def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM, Any, list
   return lm, params, list(pretrained.generation.eos_ids)
 
 
-def _check_fit(lm: LM, tokenizer: Tokenizer, settings: Settings, corpora: list[Any]) -> None:
+def _check_fit(
+  lm: LM | SigmaLM, tokenizer: Tokenizer, settings: Settings, corpora: list[Any]
+) -> None:
   """Raises an error where model, tokenizer and data do not fit together."""
   check_vocabulary(lm, tokenizer, "the model", settings.data.tokenizer)
   mask_id = lm.config.mask_id
@@ -238,12 +272,16 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
     batches.close()
 
 
-def _record(settings: Settings, lm: LM, eos_ids: list[int], origin: str) -> dict[str, Any]:
+def _record(
+  settings: Settings, lm: LM | SigmaLM, eos_ids: list[int], origin: str
+) -> dict[str, Any]:
   """config.json: every field with its value, and under `resolved` what decoding needs."""
   sections = {
     name: dataclasses.asdict(getattr(settings, name))
     for name in ("init", "data", "loss", "optim", "train", "parallel")
   }
+  if settings.head is not None:
+    sections["head"] = dataclasses.asdict(settings.head)
   sections["loss"] = {"name": settings.loss_name} | sections["loss"]
   path = pathlib.Path(settings.data.tokenizer)
   resolved = {
@@ -253,6 +291,8 @@ def _record(settings: Settings, lm: LM, eos_ids: list[int], origin: str) -> dict
     "generation": LOSSES[settings.loss_name].generation(settings.loss),
     "data": origin,
   }
+  if settings.head is not None:
+    resolved["head"] = dataclasses.asdict(lm.head)
   return {"model": settings.model} | sections | {"resolved": resolved}
 
 

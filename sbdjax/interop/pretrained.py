@@ -19,6 +19,8 @@ from sbdjax.interop import llama2c, native
 from sbdjax.interop.hf import directory, files, save
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
 # Checkpoints inside the package, by the name users give.
 EMBEDDED = {
@@ -30,10 +32,10 @@ EMBEDDED = {
 class Pretrained(NamedTuple):
   """An opened checkpoint: the model, its parameters, its tokenizer and decoding defaults.
 
-  The tokenizer is None where a Hugging Face directory comes without tokenizer files.
+  The model is a SigmaLM where causal blocks were trained on top of it. The tokenizer is None where a Hugging Face directory comes without tokenizer files.
   """
 
-  lm: LM
+  lm: LM | SigmaLM
   params: Any
   tokenizer: tokenizers.Tokenizer | None
   generation: GenerationDefaults
@@ -60,9 +62,10 @@ def load_pretrained(
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, dtype, shardings))
+  head = None
   how = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
-    config, params, tokenizer_name, eos_ids, how = _read_workdir(file)
+    config, head, params, tokenizer_name, eos_ids, how = _read_workdir(file)
   elif not file.exists():
     raise CheckpointError(
       f"no checkpoint at {path}: give a file, a workdir, a Hugging Face directory, or one of "
@@ -83,7 +86,7 @@ def load_pretrained(
     eos_ids = (1, 2)  # llama2.c ends a text at its bos token; 2 is eos in the vocabulary
   if dtype is not None:
     config = dataclasses.replace(config, param_dtype=dtype, compute_dtype=dtype)
-  lm = make_lm(config)
+  lm = make_lm(config) if head is None else make_sigma_lm(config, head)
   check_params(lm, params, str(path))
   params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)
   if mesh is not None:
@@ -136,7 +139,7 @@ def _is_hugging_face(folder: pathlib.Path) -> bool:
   return isinstance(settings, dict) and bool({"architectures", "model_type"} & settings.keys())
 
 
-def check_params(lm: LM, params, where: str):
+def check_params(lm: LM | SigmaLM, params, where: str):
   """Compares names and shapes with what the configuration asks for.
 
   Raises:
@@ -158,7 +161,7 @@ def check_params(lm: LM, params, where: str):
       )
 
 
-def check_vocabulary(lm: LM, tokenizer, where: str, tokenizer_name: str):
+def check_vocabulary(lm: LM | SigmaLM, tokenizer, where: str, tokenizer_name: str):
   """A tokenizer must not produce ids the embedding lacks.
 
   Raises:
@@ -172,7 +175,7 @@ def check_vocabulary(lm: LM, tokenizer, where: str, tokenizer_name: str):
 
 
 def _read_workdir(folder: pathlib.Path):
-  """Configuration, parameters, tokenizer name, eos ids and decoding of a training workdir.
+  """Configuration, causal blocks, parameters, tokenizer name, eos ids, decoding of a workdir.
 
   The newest parameters, or those of one step where `folder` is `WORKDIR/checkpoints/STEP`.
   """
@@ -189,9 +192,10 @@ def _read_workdir(folder: pathlib.Path):
   try:
     resolved = settings["resolved"]
     config = native.TransformerConfig(**resolved["model"])
+    head = HeadConfig(**resolved["head"]) if "head" in resolved else None
     tokenizer, eos_ids = resolved["tokenizer"], resolved["eos_ids"]
     how = resolved.get("generation", {})
     GenerationDefaults((), None, **how)
   except (KeyError, TypeError, SbdjaxError) as e:
     raise CheckpointError(f"{file} does not describe a model this version knows: {e}") from e
-  return config, checkpoints.load_params(folder, step), tokenizer, eos_ids, how
+  return config, head, checkpoints.load_params(folder, step), tokenizer, eos_ids, how

@@ -17,6 +17,7 @@ from sbdjax.train.state import map_with_names
 # Leaves that weight decay leaves alone: norms and biases. Layers are stacked, so a per-layer
 # vector has two axes here and only its name tells it from a matrix.
 _NO_DECAY = re.compile(r"(^|[/_])(scale|bias)$")
+_LAYERS = re.compile(r"(^|/)layers/")
 
 
 def _constant(config: OptimConfig, steps: int) -> optax.Schedule:
@@ -59,6 +60,8 @@ class OptimConfig:
     muon_beta: momentum of Muon's matrices.
     weight_decay: of matrices and embeddings; norms and biases are never decayed.
     clip_norm: largest global gradient norm; 0 switches clipping off.
+    frozen: regular expression of parameter paths ("^trunk/"); what it finds gets no gradient, no
+      update and no optimiser state. Empty: everything is trained.
   """
 
   name: str = "adamw"
@@ -72,8 +75,13 @@ class OptimConfig:
   muon_beta: float = 0.95
   weight_decay: float = 0.1
   clip_norm: float = 1.0
+  frozen: str = ""
 
   def __post_init__(self):
+    try:
+      re.compile(self.frozen)
+    except re.error as e:
+      raise UsageError(f"optim.frozen={self.frozen!r} is no regular expression: {e}") from e
     if self.name not in OPTIMIZERS:
       raise UsageError(f"optim.name={self.name!r}: choose one of {tuple(OPTIMIZERS)}")
     if self.schedule not in SCHEDULES:
@@ -89,10 +97,17 @@ class OptimConfig:
 
 
 class Optimizer(NamedTuple):
-  """An optax transformation and the learning rate it uses at each step, for the log."""
+  """The update rule of a run.
+
+  Attributes:
+    tx: an optax transformation.
+    learning_rate: that of each step, for the log.
+    freeze: params -> params, through which no gradient reaches those that are not trained.
+  """
 
   tx: optax.GradientTransformation
   learning_rate: Callable[[jax.Array], jax.Array]
+  freeze: Callable[[Any], Any] = lambda params: params
 
 
 def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
@@ -125,6 +140,23 @@ def _adamw(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTrans
   )
 
 
+def frozen_mask(pattern: str, *, invert: bool = False) -> Callable[[Any], Any]:
+  """params -> True for the leaves whose path `pattern` finds (`invert`: for the others).
+
+  Raises:
+    UsageError: when called with parameters of which it finds none, or all.
+  """
+
+  def mask(params):
+    found = map_with_names(lambda name, _: re.search(pattern, name) is not None, params)
+    if len(set(jax.tree.leaves(found))) < 2:
+      which = "every parameter" if all(jax.tree.leaves(found)) else "no parameter"
+      raise UsageError(f"optim.frozen={pattern!r} finds {which}: give another, or leave it empty")
+    return jax.tree.map(lambda x: x != invert, found)
+
+  return mask
+
+
 def matrix_dimensions(params: Any) -> Any:
   """Which axes of a stacked layer kernel are the matrix's rows and columns; None: no matrix.
 
@@ -132,7 +164,7 @@ def matrix_dimensions(params: Any) -> Any:
   """
 
   def dimensions(name, leaf):
-    if not (name.startswith("layers/") and name.endswith("_kernel")):
+    if not (_LAYERS.search(name) and name.endswith("_kernel")):
       return None
     if name.endswith("/o_kernel"):
       return contrib.MuonDimensionNumbers(reduction_axis=(1, 2), output_axis=3)
@@ -177,4 +209,14 @@ def make_optimizer(config: OptimConfig, steps: int) -> Optimizer:
   """
   schedule = make_schedule(config, steps)
   clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-  return Optimizer(optax.chain(*clip, OPTIMIZERS[config.name](config, schedule)), schedule)
+  tx = optax.chain(*clip, OPTIMIZERS[config.name](config, schedule))
+  if not config.frozen:
+    return Optimizer(tx, schedule)
+  frozen, trained = frozen_mask(config.frozen), frozen_mask(config.frozen, invert=True)
+  tx = optax.chain(optax.masked(tx, trained), optax.masked(optax.set_to_zero(), frozen))
+
+  def freeze(params):
+    stop = jax.lax.stop_gradient
+    return jax.tree.map(lambda p, still: stop(p) if still else p, params, frozen(params))
+
+  return Optimizer(tx, schedule, freeze)

@@ -36,6 +36,7 @@ RULES: Rules = (
   (r"(^|/)o_kernel$", P(None, "tensor", None, "fsdp")),  # [N, H, Dh, D]
   (r"(^|/)(gate|up)_kernel$", P(None, "fsdp", "tensor")),  # [N, D, F]
   (r"(^|/)down_kernel$", P(None, "tensor", "fsdp")),  # [N, F, D]
+  (r"(^|/)(mix|out)_kernel$", P("fsdp", "tensor")),  # [3 D or D, D]
 )
 
 

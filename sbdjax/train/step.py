@@ -95,7 +95,7 @@ def make_train_step(
     key = jax.random.fold_in(state.key, state.step)
 
     def loss_sum(params, part):
-      total, weight, metrics = loss_fn(lm, params, part, key)
+      total, weight, metrics = loss_fn(lm, optimizer.freeze(params), part, key)
       return total, {**metrics, "loss": (total, weight)}
 
     def sums_of(params, part):

@@ -1,0 +1,145 @@
+"""Masked diffusion (MDM): the any-order bound, with a bidirectional network and no time input.
+
+Of a text's D tokens the last n in a random order are masked, and the masked ones are predicted
+together from the others:
+
+    -log p(x) <= E_{n ~ U{1..D}} E_sigma (D / n) sum_{masked d} -log p(x_d | the unmasked tokens).
+
+That is the continuous-time bound of masked diffusion (MD4: Shi et al. 2024, MDLM: Sahoo et al.
+2024; any noise schedule) with time integrated out: E[weight | which tokens are masked] = D / n, up
+to the chance that nothing is masked, which contributes nothing.
+
+A row is one text. Tokens of weight 0 are given (prompts, marks of begin and end) and never masked;
+padding is not attended to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax import corruption, masks
+from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
+from sbdjax.errors import UsageError
+from sbdjax.lm import LM
+from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+
+
+def _bound(schedule: MaskSchedule, order: Order) -> jax.Array:
+  n = order.hidden.astype(jnp.float32)
+  d = jnp.maximum(order.targets, 1).astype(jnp.float32)
+  probability = schedule.time(n / d) - schedule.time((n - 1) / d)
+  return 1.0 / (n * probability)
+
+
+def _inverse_count(schedule: MaskSchedule, order: Order) -> jax.Array:
+  del schedule
+  return order.targets / order.hidden.astype(jnp.float32)
+
+
+# Weight of a row's masked tokens: float32 [B], from the schedule and the order.
+WEIGHTINGS: dict[str, Callable[[MaskSchedule, Order], jax.Array]] = {
+  # 1 / (n P(n)) with P(n) the schedule's: the likelihood bound, whatever the schedule.
+  "bound": _bound,
+  # D / n, as equation 9 of self-speculative masked diffusion has it with every schedule. With the
+  # linear one it is the bound; with the cosine one it stresses texts with many masks.
+  "inverse_count": _inverse_count,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MDMLossConfig:
+  """Settings of the masked-diffusion loss.
+
+  Attributes:
+    schedule: how many tokens are masked how often, a key of MASK_SCHEDULES.
+    weighting: of a row's masked tokens, a key of WEIGHTINGS.
+    chunk: tokens whose logits exist at one time.
+  """
+
+  schedule: str = "linear"
+  weighting: str = "bound"
+  chunk: int = CHUNK
+
+  def __post_init__(self):
+    check_noise(self.schedule, self.weighting)
+    check_chunk(self.chunk)
+
+
+def check_noise(schedule: str, weighting: str):
+  """Raises UsageError for an unknown schedule or weighting."""
+  if schedule not in MASK_SCHEDULES:
+    raise UsageError(f"loss.schedule={schedule!r}: choose one of {tuple(MASK_SCHEDULES)}")
+  if weighting not in WEIGHTINGS:
+    raise UsageError(f"loss.weighting={weighting!r}: choose one of {tuple(WEIGHTINGS)}")
+
+
+def bound(config):
+  """The settings under which the loss is the likelihood bound: what evaluation reports."""
+  return dataclasses.replace(config, schedule="linear", weighting="bound")
+
+
+def generation(config: MDMLossConfig) -> dict:
+  """How a model of this loss is decoded, in the fields of `interop.GenerationDefaults`."""
+  del config
+  return dict(attention="full", shifted=False)
+
+
+def draw_order(batch: dict, key: jax.Array, schedule: str) -> Order:
+  """The order of each row of a batch and what is hidden of it."""
+  targets, padding = batch["weights"] > 0, batch["segment_ids"] == 0
+  schedule = MASK_SCHEDULES[schedule]
+  return corruption.random_order(key, batch["example_id"], targets, padding, schedule)
+
+
+def row_weights(weighting: str, schedule: str, order: Order) -> jax.Array:
+  """float32 [B]: the weight of each hidden token; 0 where nothing is hidden (the paper's i = D)."""
+  # A row without targets must not bring 0 / 0 into the gradient.
+  some = order._replace(hidden=jnp.maximum(order.hidden, 1))
+  weights = WEIGHTINGS[weighting](MASK_SCHEDULES[schedule], some)
+  return jnp.where(order.hidden > 0, weights, 0.0)
+
+
+def make_loss(config: MDMLossConfig):
+  """The sum above; `weight` is the weight of all targets, so the loss is in nats a token.
+
+  Metrics: masked_loss and masked_accuracy, a masked token; nelbo, the bound in nats a target.
+  """
+
+  def loss_fn(lm: LM, params, batch, key):
+    if lm.config.mask_id is None:
+      raise UsageError("the mdm loss needs a model with a mask token: set model.mask_id")
+    return loss_on(lm, params, batch, draw_order(batch, key, config.schedule))
+
+  def loss_on(lm: LM, params, batch, order: Order):
+    """The loss of a given order."""
+    tokens, masked = batch["tokens"], order.hidden_places()
+    hidden, _ = lm.apply(
+      params,
+      jnp.where(masked, lm.config.mask_id, tokens),
+      positions_BxT=batch["positions"],
+      mask=masks.Full(text_length(batch)),
+    )
+    nll, correct = token_nll(
+      lambda h: lm.logits(params, h), hidden, tokens, mask_id=lm.config.mask_id, chunk=config.chunk
+    )
+    weights = batch["weights"] * masked
+    nll_B, total, count = jnp.sum(nll * weights, 1), jnp.sum(batch["weights"]), jnp.sum(weights)
+    metrics = {
+      "masked_loss": (jnp.sum(nll_B), count),
+      "masked_accuracy": (jnp.sum(correct * weights), count),
+      "nelbo": (jnp.sum(nll_B * row_weights("bound", config.schedule, order)), total),
+    }
+    loss = jnp.sum(nll_B * row_weights(config.weighting, config.schedule, order))
+    return loss, total, metrics
+
+  loss_fn.on = loss_on
+  return loss_fn
+
+
+def text_length(batch: dict) -> jax.Array:
+  """int32 [B]: tokens of each row before its padding."""
+  return jnp.sum(batch["segment_ids"] > 0, axis=1, dtype=jnp.int32)
