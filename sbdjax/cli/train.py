@@ -25,7 +25,7 @@ from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token
 from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
 from sbdjax.lm import LM, make_lm
-from sbdjax.losses import block_diffusion, mdm, ntp, sbd, ssmd
+from sbdjax.losses import block_diffusion, jacobi, mdm, ntp, sbd, ssmd
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
@@ -63,6 +63,7 @@ LOSSES: dict[str, LossChoice] = {
     evaluated=block_diffusion.bound,
     generation=block_diffusion.generation,
   ),
+  "jacobi": LossChoice(jacobi.JacobiLossConfig, jacobi.make_loss),
   "mdm": LossChoice(
     mdm.MDMLossConfig, mdm.make_loss, evaluated=mdm.bound, generation=mdm.generation
   ),
