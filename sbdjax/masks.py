@@ -25,10 +25,11 @@ import functools
 import itertools
 from typing import NamedTuple, Protocol
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from sbdjax import pytree
 
 # Half-open, disjoint key intervals of every query row: (start0, end0, start1, end1, ...), int32
 # [B or 1, T] each. Empty: end <= start.
@@ -112,7 +113,7 @@ def _stack(upper: Intervals, lower: Intervals) -> Intervals:
   )
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class Causal:
   """Query i sees keys 0..i; inside its own document if `documents` is given."""
 
@@ -129,7 +130,7 @@ class Causal:
     return [Tile(a, b, ((0, b),)) for a, b in _chunks(0, num_queries, size)]
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class Full:
   """Every query sees every key below `length_B` (all keys where it is None)."""
 
@@ -143,7 +144,7 @@ class Full:
     return [Tile(a, b, ((0, num_keys),)) for a, b in _chunks(0, num_queries, size)]
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class BlockCausal:
   """Query i sees its own block and all earlier ones: floor(s / k) <= floor(i / k).
 
@@ -155,7 +156,7 @@ class BlockCausal:
 
   block_size: jax.Array | int
   documents: Documents | None = None
-  max_block_size: int = flax.struct.field(pytree_node=False, default=64)
+  max_block_size: int = pytree.static(default=64)
 
   def intervals(self, num_queries, num_keys):
     end_T = jnp.minimum((_iota(num_queries) // self.block_size + 1) * self.block_size, num_keys)
@@ -183,7 +184,7 @@ def _open_blocks(length: int, block_size, documents: Documents | None) -> Interv
   )
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class SBDTrain:
   """Training mask of Set Block Decoding over [clean x; masked x-hat], 2L tokens (Figures 8, 9).
 
@@ -198,7 +199,7 @@ class SBDTrain:
 
   block_size: jax.Array | int
   documents: Documents | None = None
-  max_block_size: int = flax.struct.field(pytree_node=False, default=16)
+  max_block_size: int = pytree.static(default=16)
 
   def intervals(self, num_queries, num_keys):
     length = num_queries // 2
@@ -224,7 +225,7 @@ class SBDTrain:
     return clean + masked
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class OpenBlock:
   """Inference mask without a cache (Figures 3 and 10): a causal prefix, then one open block.
 
@@ -244,7 +245,7 @@ class OpenBlock:
     return Full().tiles(num_queries, num_keys, size)
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class Cached:
   """Decoding mask with a cache: [cache slots 0..S-1 | T new tokens].
 
@@ -264,7 +265,7 @@ class Cached:
 
   length_B: jax.Array
   start_B: jax.Array
-  num_causal: int = flax.struct.field(pytree_node=False)
+  num_causal: int = pytree.static()
 
   def intervals(self, num_queries, num_keys):
     capacity = num_keys - num_queries
@@ -286,7 +287,7 @@ class Cached:
     return tiles
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class DraftTree:
   """Verifying a chain of drafts while drafting behind it: [cache | chain | groups of new tokens].
 
@@ -305,8 +306,8 @@ class DraftTree:
   length_B: jax.Array
   after_BxG: jax.Array
   via_BxG: jax.Array
-  chain: int = flax.struct.field(pytree_node=False)
-  sizes: tuple[int, ...] = flax.struct.field(pytree_node=False)
+  chain: int = pytree.static()
+  sizes: tuple[int, ...] = pytree.static()
 
   def intervals(self, num_queries, num_keys):
     new = num_keys - num_queries  # index of the first new token
@@ -334,7 +335,7 @@ class DraftTree:
     return Full().tiles(num_queries, num_keys, size)
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class BlockDiffusionTrain:
   """Training mask of block diffusion (BD3-LM) over [clean x; noisy x_t], 2L tokens.
 
@@ -350,7 +351,7 @@ class BlockDiffusionTrain:
 
   block_size: jax.Array | int
   documents: Documents | None = None
-  max_block_size: int = flax.struct.field(pytree_node=False, default=16)
+  max_block_size: int = pytree.static(default=16)
 
   def intervals(self, num_queries, num_keys):
     del num_keys
@@ -368,7 +369,7 @@ class BlockDiffusionTrain:
     ]
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class Branches:
   """Several drafts of one text at once: [cache slots 0..S-1 | d branches of T columns each].
 
@@ -389,9 +390,9 @@ class Branches:
   length_B: jax.Array
   origin_B: jax.Array
   end_B: jax.Array
-  branches: int = flax.struct.field(pytree_node=False, default=1)
-  lead: int = flax.struct.field(pytree_node=False, default=0)
-  block_size: int | None = flax.struct.field(pytree_node=False, default=None)
+  branches: int = pytree.static(default=1)
+  lead: int = pytree.static(default=0)
+  block_size: int | None = pytree.static(default=None)
 
   def intervals(self, num_queries, num_keys):
     columns = num_queries // self.branches
@@ -417,7 +418,7 @@ class Branches:
     ]
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class JacobiTrain:
   """Training mask of Jacobi Forcing over [clean text; noisy blocks], H and M tokens (Figure 2).
 
@@ -444,9 +445,9 @@ class JacobiTrain:
   """
 
   start_B: jax.Array
-  block_size: int = flax.struct.field(pytree_node=False)
-  num_noisy: int = flax.struct.field(pytree_node=False)
-  window: int | None = flax.struct.field(pytree_node=False, default=None)
+  block_size: int = pytree.static()
+  num_noisy: int = pytree.static()
+  window: int | None = pytree.static(default=None)
 
   def _first_of_window(self, j):
     """The first noisy column of the window that column `j` is in."""
@@ -476,7 +477,7 @@ class JacobiTrain:
     ]
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class JacobiTrainCleanWindow:
   """Jacobi Forcing with clean context inside a window (NC-IC, Table 5); else as `JacobiTrain`.
 
@@ -485,9 +486,9 @@ class JacobiTrainCleanWindow:
   """
 
   start_B: jax.Array
-  block_size: int = flax.struct.field(pytree_node=False)
-  num_noisy: int = flax.struct.field(pytree_node=False)
-  window: int = flax.struct.field(pytree_node=False)
+  block_size: int = pytree.static()
+  num_noisy: int = pytree.static()
+  window: int = pytree.static()
 
   def _edges(self, j):
     """First noisy columns of the window and of the block that column `j` is in."""

@@ -13,7 +13,7 @@ CONFIGS = ROOT.parent / "configs"
 
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
-  ("errors",),
+  ("errors", "pytree"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),

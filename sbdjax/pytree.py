@@ -1,0 +1,46 @@
+"""Dataclasses as pytrees whose class is part of their structure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+
+_T = TypeVar("_T")
+
+
+def static(**kwargs: Any) -> Any:
+  """A field that belongs to the structure; takes what `dataclasses.field` takes."""
+  return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+def dataclass(cls: type[_T]) -> type[_T]:
+  """A frozen dataclass whose fields JAX flattens, but for those made by `static`.
+
+  What `flax.struct.dataclass` does, for classes that stand in for each other as arguments of one
+  function. `jax.tree_util.register_dataclass`, which flax registers with, leaves the class out of
+  `PyTreeDef` equality (jaxlib 0.10 and 0.11): two classes with equal fields compare equal, and when
+  their hashes meet in one bucket `jax.jit` runs for one what it compiled for the other.
+  """
+  cls = dataclasses.dataclass(frozen=True)(cls)
+  fields = dataclasses.fields(cls)
+  children = [f.name for f in fields if not f.metadata.get("static", False)]
+  static = [f.name for f in fields if f.name not in children]
+
+  def flatten(node):
+    return [getattr(node, n) for n in children], tuple(getattr(node, n) for n in static)
+
+  def flatten_with_keys(node):
+    leaves, aux = flatten(node)
+    return [(jax.tree_util.GetAttrKey(n), x) for n, x in zip(children, leaves, strict=True)], aux
+
+  def unflatten(aux, leaves):
+    # Past __init__: JAX also builds nodes of placeholders.
+    node = object.__new__(cls)
+    for name, value in zip([*children, *static], [*leaves, *aux], strict=True):
+      object.__setattr__(node, name, value)
+    return node
+
+  jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+  return cls
