@@ -107,6 +107,22 @@ def residual_log_probs(log_q: jax.Array, log_p: jax.Array) -> jax.Array:
   return jnp.where(jnp.any(positive, axis=-1, keepdims=True), residual, log_p)
 
 
+def accepts(key: jax.Array, log_q: jax.Array, log_p: jax.Array) -> jax.Array:
+  """True with probability min(1, p / q): whether a draft drawn from q is a token of p.
+
+  Args:
+    key: of the draft's position.
+    log_q, log_p: log-probabilities [] of the drafted token, in float32 or better.
+  """
+  return jnp.log(jax.random.uniform(_streams(key)[0])) < log_p - log_q
+
+
+def resample(key: jax.Array, log_q: jax.Array, log_p: jax.Array) -> jax.Array:
+  """The token int32 [] in place of a rejected draft, given all log-probabilities [V]."""
+  residual = residual_log_probs(log_q, log_p)
+  return jax.random.categorical(_streams(key)[1], residual, mode="high").astype(jnp.int32)
+
+
 def accept_or_resample(log_probs: Callable[[jax.Array], jax.Array]) -> VerifyRule:
   """Accepts draft x with probability min(1, p(x) / q(x)), else draws from max(0, p - q).
 
@@ -126,11 +142,9 @@ def accept_or_resample(log_probs: Callable[[jax.Array], jax.Array]) -> VerifyRul
     def at_draft(log_x_BxM1xV):
       return jnp.take_along_axis(log_x_BxM1xV[:, :-1], draft_BxM[..., None], axis=-1)[..., 0]
 
-    keys = jax.vmap(jax.vmap(_streams))(keys_BxM1)
-    u_BxM = jax.vmap(jax.vmap(jax.random.uniform))(keys[:, :-1, 0])
-    accept = jnp.log(u_BxM) < at_draft(log_p) - at_draft(log_q)
-    draw = jax.vmap(jax.vmap(lambda key, x: jax.random.categorical(key, x, mode="high")))
-    chosen = draw(keys[:, :, 1], residual_log_probs(log_q, log_p)).astype(jnp.int32)
+    rowwise = lambda f: jax.vmap(jax.vmap(f))
+    accept = rowwise(accepts)(keys_BxM1[:, :-1], at_draft(log_q), at_draft(log_p))
+    chosen = rowwise(resample)(keys_BxM1, log_q, log_p)
     return _verdict(accept, count_B, chosen)
 
   return VerifyRule(rule, common_noise=False)
