@@ -110,6 +110,49 @@ def embed(config, p, tokens_T, positions_T):
   return x
 
 
+def layer(config, p, x, rotated, visible_TxT):
+  """One layer; `rotated` turns the [T, Dh] channels of a head of queries or keys by position."""
+  c, attn = config, p["attn"]
+  h = norm(c, p["attn_norm"], x)
+  q, k, v = (_heads(h, attn, name) for name in "qkv")
+  if c.qk_norm:
+    q = rms_norm(q, attn["q_norm"]["scale"], c.norm_eps)
+    k = rms_norm(k, attn["k_norm"]["scale"], c.norm_eps)
+  q, k = (np.stack([rotated(head) for head in y]) for y in (q, k))
+  out = attention(q, k, v, visible_TxT)
+  for head in range(c.num_heads):
+    x = x + out[head] @ attn["o_kernel"][head]
+  x = x + attn.get("o_bias", 0.0)
+  return x + mlp(c, p["mlp"], norm(c, p["mlp_norm"], x))
+
+
+def stream(config, params, tokens_T, positions_T, visible_TxT):
+  """The residual stream [T, D] of one sequence after the last layer, before the final norm."""
+  c, p = config, float64(params)
+  freq = np.array(c.rope_frequencies or frequencies(c.head_dim, c.rope_theta, c.rope_scaling))
+
+  def rotated(head_TxDh):
+    if c.positions != "rotary":
+      return head_TxDh
+    return rotate(head_TxDh, positions_T, freq, c.rope_interleaved)
+
+  x = embed(c, p, np.asarray(tokens_T), np.asarray(positions_T))
+  for n in range(c.num_layers):
+    x = layer(c, nth(p["layers"], n), x, rotated, visible_TxT)
+  return x
+
+
+def logits_of(config, params, x):
+  """Logits [T, V] of a residual stream."""
+  c, p = config, float64(params)
+  x = norm(c, p["final_norm"], x)
+  if c.mlm_head:
+    x = norm(c, p["head_norm"], gelu(x @ p["dense_kernel"] + p["dense_bias"]))
+  logits = x @ (p["embedding"] if c.tie_embeddings else p["head"]).T + p.get("head_bias", 0.0)
+  logits[:, c.vocab_size - c.unused_rows :] = -1e30
+  return logits
+
+
 def forward(config, params, tokens_T, positions_T, visible_TxT):
   """Logits [T, V] of one sequence.
 
@@ -117,34 +160,7 @@ def forward(config, params, tokens_T, positions_T, visible_TxT):
     config: anything with the fields of a TransformerConfig.
     params: nested dict of arrays, layers stacked along axis 0.
   """
-  c = config
-  p = _float64(params)
-  freq = np.array(c.rope_frequencies or frequencies(c.head_dim, c.rope_theta, c.rope_scaling))
-  x = embed(c, p, np.asarray(tokens_T), np.asarray(positions_T))
-  for n in range(c.num_layers):
-    layer = _layer(p["layers"], n)
-    attn = layer["attn"]
-    h = norm(c, layer["attn_norm"], x)
-    q, k, v = (_heads(h, attn, name) for name in "qkv")
-    if c.qk_norm:
-      q = rms_norm(q, attn["q_norm"]["scale"], c.norm_eps)
-      k = rms_norm(k, attn["k_norm"]["scale"], c.norm_eps)
-    if c.positions == "rotary":
-      q, k = (
-        np.stack([rotate(head, positions_T, freq, c.rope_interleaved) for head in y])
-        for y in (q, k)
-      )
-    out = attention(q, k, v, visible_TxT)
-    for head in range(c.num_heads):
-      x = x + out[head] @ attn["o_kernel"][head]
-    x = x + attn.get("o_bias", 0.0)
-    x = x + mlp(c, layer["mlp"], norm(c, layer["mlp_norm"], x))
-  x = norm(c, p["final_norm"], x)
-  if c.mlm_head:
-    x = norm(c, p["head_norm"], gelu(x @ p["dense_kernel"] + p["dense_bias"]))
-  logits = x @ (p["embedding"] if c.tie_embeddings else p["head"]).T + p.get("head_bias", 0.0)
-  logits[:, c.vocab_size - c.unused_rows :] = -1e30
-  return logits
+  return logits_of(config, params, stream(config, params, tokens_T, positions_T, visible_TxT))
 
 
 def _heads(x_TxD, attn, name):
@@ -154,11 +170,12 @@ def _heads(x_TxD, attn, name):
   return np.stack([x_TxD @ kernel[:, h] + bias[h] for h in range(kernel.shape[1])])
 
 
-def _layer(tree, n):
-  return {k: _layer(v, n) if isinstance(v, dict) else v[n] for k, v in tree.items()}
+def nth(tree, n):
+  """Of stacked layers, the parameters of one."""
+  return {k: nth(v, n) if isinstance(v, dict) else v[n] for k, v in tree.items()}
 
 
-def _float64(tree):
+def float64(tree):
   return {
-    k: _float64(v) if isinstance(v, dict) else np.asarray(v, np.float64) for k, v in tree.items()
+    k: float64(v) if isinstance(v, dict) else np.asarray(v, np.float64) for k, v in tree.items()
   }
