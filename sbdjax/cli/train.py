@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from sbdjax.cli.common import Parser, Schema, load_config, nearest, split_overrides, to_dataclass
@@ -214,7 +213,7 @@ def _check_fit(
       f"data.seq_len={settings.data.seq_len} exceeds model.max_seq_len={lm.config.max_seq_len}"
     )
   for corpus in corpora:
-    largest = int(np.max(corpus.tokens))
+    largest = corpus.largest_token
     if largest >= lm.config.vocab_size:
       raise UsageError(
         f"{corpus.origin} contains token {largest} but model.vocab_size={lm.config.vocab_size}: "

@@ -4,10 +4,12 @@ import dataclasses
 import difflib
 from collections.abc import Iterable
 
+from sbdjax.data.noise import NoiseConfig
 from sbdjax.errors import UsageError
 
 SPLITS = ("train", "validation", "test")
-FILE_SOURCES = ("text", "jsonl", "tokens")
+TRAJECTORIES = "trajectories"
+FILE_SOURCES = ("text", "jsonl", "tokens", TRAJECTORIES)
 SOURCES = ("stories", "text8", *FILE_SOURCES)
 TFDS_PREFIX = "tfds:"
 PACKINGS = ("concat", "first_fit", "pad")
@@ -19,7 +21,8 @@ class DataConfig:
 
   Attributes:
     source: "stories" (embedded TinyStories), "text8", "text" (plain text documents), "jsonl",
-      "tokens" (already tokenized: .npz of `token_file.write_tokens`, .npy), or "tfds:NAME".
+      "tokens" (already tokenized: .npz of `token_file.write_tokens`, .npy), "trajectories" (a
+      folder of `python -m sbdjax trajectories`), or "tfds:NAME".
     path: the file to read (`asset:NAME` is an embedded one; .xz and .gz are opened); for "tfds:"
       the data_dir. Empty: what is embedded, or for text8 the cache, its official address, or the
       embedded slice, in this order.
@@ -38,6 +41,8 @@ class DataConfig:
     separate_documents: segment ids number the documents of a row, and an added bos is given, not a
       target; otherwise a row is one segment and each bos is also the end mark of the text before.
     num_workers: processes that prepare batches; 0: the calling one. The stream is the same.
+    noise: which points of trajectories are trained on (source trajectories, whose rows are one
+      text each: the packing, position and document settings do not concern them).
   """
 
   source: str = "stories"
@@ -55,6 +60,7 @@ class DataConfig:
   reset_positions: bool = False
   separate_documents: bool = False
   num_workers: int = 0
+  noise: NoiseConfig = NoiseConfig()
 
   def __post_init__(self):
     if not self.source.startswith(TFDS_PREFIX):

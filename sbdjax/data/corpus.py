@@ -45,6 +45,11 @@ class Corpus:
     """[documents] int64: index of each document's first token."""
     return np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
 
+  @functools.cached_property
+  def largest_token(self) -> int:
+    """The largest id of all."""
+    return int(np.max(self.tokens))
+
   @property
   def fingerprint(self) -> int:
     """A checksum of the lengths and of both ends of the tokens: tells two corpora apart cheaply."""

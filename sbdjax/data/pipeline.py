@@ -7,13 +7,13 @@ processes, and of workers, and the position of a stream is the number of steps t
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import grain
 import numpy as np
 from absl import flags
 
-from sbdjax.data.config import DataConfig
+from sbdjax.data.config import TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.rows import PLANS, Plan, build_row
 from sbdjax.data.sources import load_corpus
@@ -28,24 +28,57 @@ _INT32 = 2**31
 _READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
-class _Rows:
-  """Builds global row `index`; picklable, as Grain's workers need."""
+class Rows(Protocol):
+  """Builds the rows of a stream; picklable, as Grain's workers need.
 
-  def __init__(self, corpus: Corpus, plan: Plan, config: DataConfig):
-    self._corpus, self._plan, self._config = corpus, plan, config
+  Attributes:
+    num_rows: rows an epoch.
+    corpus: what they are built from: `origin` says where it comes from, `largest_token` which ids
+      it has.
+    signature: what the rows depend on.
+  """
+
+  num_rows: int
+  corpus: Any
+  signature: dict[str, Any]
 
   def __call__(self, index: int, row: int) -> Batch:
-    """`row` is the number within the epoch; past the last one is padding."""
-    epoch = index // self._plan.num_rows
-    pieces = self._plan.pieces(epoch, row) if row < self._plan.num_rows else []
-    built = build_row(
-      self._corpus,
+    """`row` is the number within the epoch, past the last one is padding; `index` that in all."""
+
+
+class _TextRows:
+  """Rows of one or several documents."""
+
+  def __init__(self, corpus: Corpus, plan: Plan, config: DataConfig):
+    self.corpus, self._plan, self._config = corpus, plan, config
+    self.num_rows = plan.num_rows
+    self.signature = dict(
+      seq_len=config.seq_len,
+      packing=config.packing,
+      tokens=len(corpus.tokens),
+      fingerprint=corpus.fingerprint,
+    )
+
+  def __call__(self, index: int, row: int) -> Batch:
+    epoch = index // self.num_rows
+    pieces = self._plan.pieces(epoch, row) if row < self.num_rows else []
+    return build_row(
+      self.corpus,
       pieces,
       self._config.seq_len,
       reset_positions=self._config.reset_positions,
       separate_documents=self._config.separate_documents,
     )
-    return built | dict(example_id=np.int32(index % _INT32))
+
+
+class _Numbered:
+  """Rows with their global number."""
+
+  def __init__(self, rows: Rows):
+    self._rows = rows
+
+  def __call__(self, index: int, row: int) -> Batch:
+    return self._rows(index, row) | dict(example_id=np.int32(index % _INT32))
 
 
 class TrainBatches(grain.DatasetIterator):
@@ -62,13 +95,12 @@ class TrainBatches(grain.DatasetIterator):
   def __init__(
     self,
     dataset: grain.MapDataset,
-    corpus: Corpus,
-    rows_per_epoch: int,
+    rows: Rows,
     signature: dict[str, Any],
     num_workers: int,
   ):
     super().__init__()
-    self.corpus, self.rows_per_epoch = corpus, rows_per_epoch
+    self.corpus, self.rows_per_epoch = rows.corpus, rows.num_rows
     self._dataset, self._signature, self._num_workers = dataset, signature, num_workers
     self._step = 0
     self._reader: grain.DatasetIterator | None = None
@@ -133,7 +165,7 @@ class EvalBatches:
     corpus: what is read.
   """
 
-  def __init__(self, dataset: grain.MapDataset, corpus: Corpus):
+  def __init__(self, dataset: grain.MapDataset, corpus: Any):
     self._dataset = dataset
     self.corpus = corpus
 
@@ -165,8 +197,9 @@ def make_pipeline(
 
   Returns:
     An iterator of dict(tokens int32[B/n, L], weights float32[B/n, L], positions int32[B/n, L],
-    segment_ids int32[B/n, L], example_id int32[B/n]) for n processes; see `rows.build_row`.
-    example_id is the global row number, counted through all epochs.
+    segment_ids int32[B/n, L], example_id int32[B/n]) for n processes; see `rows.build_row`, and
+    `trajectories.TrajectoryRows` for what that source adds. example_id is the global row number,
+    counted through all epochs.
 
   Raises:
     UsageError: settings that cannot be used.
@@ -175,24 +208,17 @@ def make_pipeline(
   local_batch = _check_batch(batch_size, process_index, process_count)
   if not 0 <= seed < _MAX_SEED:
     raise UsageError(f"data seed {seed} must lie in [0, 2^32)")
-  corpus, plan = _plan(config, split, seed, tokenizer, corpus)
+  rows = _rows(config, split, seed, tokenizer, corpus)
   dataset = (
-    grain.MapDataset.range(plan.num_rows)
+    grain.MapDataset.range(rows.num_rows)
     .seed(seed)
     .shuffle()
     .repeat()
-    .map_with_index(_Rows(corpus, plan, config))
+    .map_with_index(_Numbered(rows))
     .batch(local_batch, drop_remainder=True)[process_index::process_count]
   )
-  signature = dict(
-    seed=seed,
-    batch_size=batch_size,
-    seq_len=config.seq_len,
-    packing=config.packing,
-    tokens=len(corpus.tokens),
-    fingerprint=corpus.fingerprint,
-  )
-  return TrainBatches(dataset, corpus, plan.num_rows, signature, config.num_workers)
+  signature = dict(seed=seed, batch_size=batch_size) | rows.signature
+  return TrainBatches(dataset, rows, signature, config.num_workers)
 
 
 def make_eval(
@@ -213,15 +239,15 @@ def make_eval(
   local_batch = _check_batch(batch_size, process_index, process_count)
   if max_batches is not None and max_batches < 1:
     raise UsageError(f"max_batches={max_batches}: evaluate at least one batch")
-  corpus, plan = _plan(config, split, None, tokenizer, corpus)
-  steps = -(-plan.num_rows // batch_size)
+  rows = _rows(config, split, None, tokenizer, corpus)
+  steps = -(-rows.num_rows // batch_size)
   steps = steps if max_batches is None else min(steps, max_batches)
   dataset = (
     grain.MapDataset.range(steps * batch_size)
-    .map_with_index(_Rows(corpus, plan, config))
+    .map_with_index(_Numbered(rows))
     .batch(local_batch, drop_remainder=True)[process_index::process_count]
   )
-  return EvalBatches(dataset, corpus)
+  return EvalBatches(dataset, rows.corpus)
 
 
 def _check_batch(batch_size: int, process_index: int, process_count: int) -> int:
@@ -234,13 +260,17 @@ def _check_batch(batch_size: int, process_index: int, process_count: int) -> int
   return batch_size // process_count
 
 
-def _plan(
+def _rows(
   config: DataConfig,
   split: str,
   seed: int | None,
   tokenizer: Tokenizer | None,
   corpus: Corpus | None,
-) -> tuple[Corpus, Plan]:
+) -> Rows:
+  if config.source == TRAJECTORIES:
+    from sbdjax.data.trajectories import TrajectoryRows  # TFDS takes a second to import
+
+    return TrajectoryRows(config, split, seed)
   if corpus is None:
     tokenizer = load_tokenizer(config.tokenizer) if tokenizer is None else tokenizer
     corpus = load_corpus(config, split, tokenizer)
@@ -249,7 +279,7 @@ def _plan(
       f"the {split} split has {len(corpus.tokens)} tokens, fewer than one row of "
       f"data.seq_len={config.seq_len}: give more text or shorter rows"
     )
-  return corpus, PLANS[config.packing](corpus, config.seq_len, seed)
+  return _TextRows(corpus, PLANS[config.packing](corpus, config.seq_len, seed), config)
 
 
 def _parse_grain_flags():

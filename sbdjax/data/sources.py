@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from sbdjax.data import assets, text8
-from sbdjax.data.config import SPLITS, TFDS_PREFIX, DataConfig, check_choice
+from sbdjax.data.config import SPLITS, TFDS_PREFIX, TRAJECTORIES, DataConfig, check_choice
 from sbdjax.data.corpus import Corpus, Document, check_ids, tokenize
 from sbdjax.data.files import read_documents, read_jsonl
 from sbdjax.data.splits import split_range
@@ -118,12 +118,23 @@ def _load_tfds(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
   return _tokenize([Document(text) for text in texts], config, tokenizer, origin)
 
 
+def _load_trajectories(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  """The decoded texts alone, behind their prompts."""
+  from sbdjax.data import trajectories  # TFDS again
+
+  store = trajectories.Store(assets.resolve(config.path))
+  chosen = [store[i] for i in range(*split_range(len(store), split, config.split_sizes))]
+  documents = [Document(e.tokens[e.prompt_len :], e.tokens[: e.prompt_len]) for e in chosen]
+  return _tokenize(documents, config, tokenizer, store.origin)
+
+
 _LOADERS: dict[str, Callable[[DataConfig, str, Tokenizer], Corpus]] = {
   "stories": _load_stories,
   "text8": _load_text8,
   "text": _load_text,
   "jsonl": _load_files(lambda path, _: read_jsonl(path)),
   "tokens": _load_tokens,
+  TRAJECTORIES: _load_trajectories,
 }
 
 
