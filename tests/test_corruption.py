@@ -1,5 +1,7 @@
 """Noise levels are uniform, tokens masked independently with that probability."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,3 +113,78 @@ def test_tokens_of_a_block_are_masked_with_the_probability_of_its_level():
 def test_clipped_levels_fill_their_range():
   t = draw_blocks(low=0.3)[2][:, ::4].ravel()
   assert scipy.stats.kstest(t[:ROWS], "uniform", (0.3, 0.7)).pvalue > 1e-4
+
+
+# --- orders --------------------------------------------------------------------------------------
+
+TARGETS = np.zeros((ROWS, 6), bool)
+TARGETS[:, [0, 2, 3]] = True
+PADDING = np.zeros((ROWS, 6), bool)
+PADDING[:, 5] = True
+
+
+@functools.cache
+def orders(schedule="linear", seed=0, first_id=0, rows=ROWS, full=False):
+  ids = np.arange(first_id, first_id + rows, dtype=np.int32)
+  targets, padding = TARGETS[:rows], PADDING[:rows]
+  if full:  # every place is a target, and there are enough of them to tell schedules apart
+    targets, padding = np.ones((rows, 12), bool), np.zeros((rows, 12), bool)
+  draw = jax.jit(lambda key, *args: corruption.random_order(
+    key, *args, corruption.MASK_SCHEDULES[schedule]
+  ))  # fmt: skip
+  return jax.tree.map(np.asarray, draw(jax.random.key(seed), ids, targets, padding))
+
+
+def test_given_places_come_first_and_padding_last():
+  order = orders()
+  np.testing.assert_array_equal(np.sort(order.sigma[:, :2]), np.tile([1, 4], (ROWS, 1)))
+  np.testing.assert_array_equal(np.sort(order.sigma[:, 2:5]), np.tile([0, 2, 3], (ROWS, 1)))
+  assert (order.sigma[:, 5] == 5).all() and (order.targets == 3).all()
+  np.testing.assert_array_equal(order.revealed, 5 - order.hidden)
+  places, columns = np.asarray(order.hidden_places()), np.asarray(order.hidden_columns())
+  for row in range(50):
+    last = order.sigma[row, order.revealed[row] : 5]
+    np.testing.assert_array_equal(np.flatnonzero(places[row]), np.sort(last))
+    np.testing.assert_array_equal(order.sigma[row, columns[row]], last)
+
+
+def test_every_order_is_as_likely_as_any_other():
+  code = orders().sigma[:, 2:5] @ [100, 10, 1]
+  counts = np.unique(code, return_counts=True)[1]
+  assert len(counts) == 6 and scipy.stats.chisquare(counts).pvalue > 1e-3
+  given = orders().sigma[:, 0] == 1
+  assert scipy.stats.binomtest(int(given.sum()), ROWS).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_counts_follow_the_schedule_evenly(schedule):
+  """P(n) = t(n / D) - t((n - 1) / D); consecutive examples are spread more evenly than by chance."""
+  counts = np.bincount(orders(schedule, full=True).hidden, minlength=13)
+  share = np.arange(13) / 12
+  time = share if schedule == "linear" else 1 - 2 / np.pi * np.arccos(share)
+  assert counts[0] == 0
+  np.testing.assert_allclose(counts[1:], ROWS * np.diff(time), atol=6)
+
+
+def test_time_is_uniform_in_each_example():
+  draw = jax.jit(
+    jax.vmap(lambda seed: corruption.spread_uniform(jax.random.key(seed), jnp.arange(3)))
+  )
+  t = np.asarray(draw(np.arange(2000)))
+  assert t.min() > 0 and t.max() <= 1
+  for column in t.T:
+    assert scipy.stats.kstest(column, "uniform").pvalue > 1e-3
+
+
+def test_an_order_does_not_depend_on_how_the_batch_is_cut():
+  whole, part = orders(), orders(first_id=100, rows=7)
+  for a, b in zip(whole, part, strict=True):
+    np.testing.assert_array_equal(a[100:107], b)
+  assert (orders(seed=1).sigma != whole.sigma).any()
+
+
+def test_a_row_without_targets_hides_nothing():
+  draw = functools.partial(corruption.random_order, schedule=corruption.MASK_SCHEDULES["linear"])
+  nothing = np.zeros((2, 4), bool)
+  order = jax.jit(draw)(jax.random.key(0), np.arange(2), nothing, nothing)
+  assert not np.any(order.hidden) and not np.any(order.hidden_columns())
