@@ -21,6 +21,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule
 from sbdjax.decode import base, fill
 from sbdjax.decode.base import Generation, Limits, Sampler
 from sbdjax.decode.sampling import Choose
@@ -31,15 +32,6 @@ from sbdjax.masks import Full
 
 # (params, tokens int32 [B, C], end int32 [B]) -> logits float32 [B, C, V]; a row ends at `end`.
 Predict = Callable[..., jax.Array]
-# Share u in [0, 1) of the tokens -> progress in [0, 1) at which they are revealed.
-Pace = Callable[[jax.Array], jax.Array]
-
-PACES: dict[str, Pace] = {
-  # alpha_t = 1 - t: the same number of tokens in every step.
-  "linear": lambda u: u,
-  # alpha_t = 1 - cos(pi/2 (1 - t)): few tokens at first. On alpha = 1 - t it is the cosine grid.
-  "cosine": lambda u: jnp.arccos(1 - u) * (2 / jnp.pi),
-}
 
 
 class Unmask(NamedTuple):
@@ -85,8 +77,11 @@ def _earliest(logits_BxCxV, plan_BxC, masked_BxC):
   return masked_BxC & (plan_BxC == due_B)
 
 
-def ancestral(num_steps, pace: Pace = PACES["linear"]) -> Unmask:
-  """The reverse process on a grid of `num_steps` equal steps of progress; may be traced.
+def ancestral(num_steps, schedule: MaskSchedule = MASK_SCHEDULES["linear"]) -> Unmask:
+  """The reverse process on a grid of `num_steps` equal steps of time, from 1 to 0; may be traced.
+
+  Networks are not told the time, so the cosine schedule on this grid is also the linear one on the
+  cosine grid of MD4.
 
   Positions revealed in one step are drawn independently of each other. The last step reveals all
   that is left, so no mask remains to be filled in some other way.
@@ -95,8 +90,9 @@ def ancestral(num_steps, pace: Pace = PACES["linear"]) -> Unmask:
     raise UsageError(f"steps={num_steps}: sampling takes at least one step")
 
   def plan(key, masked_C):
-    progress_C = pace(_shares(key, masked_C.shape[0]))
-    return jnp.minimum(jnp.floor(progress_C * num_steps), num_steps - 1).astype(jnp.int32)
+    # A position is revealed where the share of masks falls below its own number.
+    time_C = schedule.time(1.0 - _shares(key, masked_C.shape[0]))
+    return jnp.minimum(jnp.floor((1.0 - time_C) * num_steps), num_steps - 1).astype(jnp.int32)
 
   return Unmask(plan, _earliest)
 

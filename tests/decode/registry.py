@@ -12,11 +12,16 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from sbdjax import corruption
 from sbdjax.decode import (
   ar,
   canvas,
   diffusion,
   freedave,
+  jacobi,
+  jacobi_drafts,
+  jacobi_multiblock,
+  jacobi_recycling,
   mdm,
   sampling,
   sbd,
@@ -31,7 +36,7 @@ from sbdjax.decode.base import Limits, Sampler
 from sbdjax.decode.forward import Forwarding
 from sbdjax.lm import LM
 from tests import models
-from tests.decode import diffusion_reference, fill_reference
+from tests.decode import diffusion_reference, fill_reference, jacobi_reference
 from tests.decode import verified_reference as verified
 from tests.reference import network, reveal, visibility
 
@@ -214,6 +219,20 @@ def _ssmd(name, window, reference_window, n_inner, *, first_equal=False, **setti
   return _filling(f"ssmd {name} N={n_inner}", build, reference, **settings)
 
 
+def _jacobi(name, rules, drafting, pool=None, choose=None, mode="batch"):
+  """Jacobi decoding; `rules` are those of the reference."""
+  draw = sampling.greedy() if choose is None else choose
+  return Case(
+    f"jacobi {name}" + ("" if choose is None else " drawn"),
+    lambda lm, limits: jacobi.make_sampler(
+      lm, limits, verify.exact_match(draw), drafting, pool, mode
+    ),
+    jacobi_reference.reference(_greedy if choose is None else _drawn(choose), _finished, rules),
+  )
+
+
+_FROM_TEXT = jacobi_drafts.from_text()
+
 SAMPLERS = [
   Case(
     "ar",
@@ -268,7 +287,7 @@ SAMPLERS = [
   ),
   _mdm(
     "ancestral, cosine",
-    mdm.ancestral(5, mdm.PACES["cosine"]),
+    mdm.ancestral(5, corruption.MASK_SCHEDULES["cosine"]),
     fill_reference.reference_planned(
       MASK,
       _drawn(_WARM),
@@ -298,5 +317,26 @@ SAMPLERS = [
     math.inf,
     first_equal=True,
     long=True,
+  ),
+  _jacobi("blocks", jacobi_reference.Rules(4), jacobi_drafts.blocks(4, _FROM_TEXT)),
+  _jacobi(
+    "window",
+    jacobi_reference.Rules(3, window=True),
+    jacobi_drafts.window(3, _FROM_TEXT),
+    choose=_WARM,
+  ),
+  _jacobi(
+    "recycling",
+    jacobi_reference.Rules(4, pool=lambda: jacobi_reference.NGrams(12, 3, 2)),
+    jacobi_drafts.blocks(4, _FROM_TEXT),
+    jacobi_recycling.ngrams(12, 3, 2),
+    mode="tree",
+  ),
+  _jacobi(
+    "multiblock",
+    jacobi_reference.Rules(3, 3, 0.5, pool=lambda: jacobi_reference.Points(4)),
+    jacobi_multiblock.multiblock(3, _FROM_TEXT, 3, 0.5),
+    jacobi_recycling.points(4, 40),
+    choose=_WARM,
   ),
 ]

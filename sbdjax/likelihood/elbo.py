@@ -1,0 +1,182 @@
+"""Likelihoods of whole models: averages over generation orders, as bounds with their errors.
+
+A text is generated in a random order sigma, so log p(x) = log E_sigma p(x | sigma) is bounded below
+by E_sigma log p(x | sigma) (Self-Speculative Masked Diffusions, equation 12). What is inside the
+average is exact for self-speculative sampling (`ssmd.exact`); for masked diffusion it is a sum over
+a random number of masks, whose average is the any-order bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sbdjax.likelihood import ssmd
+from sbdjax.lm import suppress
+from sbdjax.sigma_lm import SigmaLM, in_order
+
+
+def pass_log_probs(
+  model: SigmaLM,
+  params,
+  tokens_L: jax.Array,
+  sigma_L: jax.Array,
+  *,
+  to_log_probs: Callable[[jax.Array], jax.Array] = jax.nn.log_softmax,
+  first_equal: bool = False,
+  chunk: int = 16,
+) -> tuple[jax.Array, jax.Array]:
+  """The arguments of `ssmd.exact`: what each of the D = L passes says about the text's own tokens.
+
+  Args:
+    tokens_L: int32, the text, nothing masked.
+    sigma_L: int32, its generation order.
+    to_log_probs: logits -> log-probabilities tokens are drawn with; see `decode.ssmd.log_probs`.
+    first_equal: see `decode.ssmd.make_sampler`.
+    chunk: passes run at once; each needs logits [L, V] twice.
+
+  Returns:
+    (log_draft, log_target) float32 [D, D]; entries of columns before their row mean nothing.
+  """
+  length = tokens_L.shape[0]
+  chunk = min(chunk, length)
+  rank_L = jnp.argsort(sigma_L)
+  observed_L = tokens_L[sigma_L]
+
+  def log_probs(hidden_BxLxD):
+    log_p = to_log_probs(suppress(model.logits(params, hidden_BxLxD), model.config.mask_id))
+    return jnp.take_along_axis(log_p, observed_L[None, :, None], axis=2)[..., 0]
+
+  def passes(revealed_B):
+    rows = lambda x_L: jnp.broadcast_to(x_L, (chunk, length))
+    noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, model.config.mask_id)
+    hidden = model.trunk(params, noisy)
+    equal_at = revealed_B if first_equal else None
+    target = model.target(params, rows(tokens_L), hidden, rows(sigma_L), equal_at_B=equal_at)
+    return log_probs(in_order(hidden, rows(sigma_L))), log_probs(target)
+
+  count = -(-length // chunk) * chunk
+  revealed = jnp.minimum(jnp.arange(count, dtype=jnp.int32), length - 1).reshape(-1, chunk)
+  out = jax.lax.map(passes, revealed)
+  return jax.tree.map(lambda x: x.reshape(count, length)[:length], out)
+
+
+def over_orders(
+  model: SigmaLM,
+  params,
+  tokens_BxL: jax.Array,
+  keys_B: jax.Array,
+  window_D: jax.Array,
+  n_inner: float,
+  *,
+  num_orders: int = 1,
+  **settings,
+) -> ssmd.Exact:
+  """log p(x | sigma) and mean counts of each text under `num_orders` random orders, [B, orders].
+
+  One text and order at a time: L trunk passes and as many of the causal blocks.
+
+  Args:
+    keys_B: one key a text.
+    window_D, n_inner: see `ssmd.exact`.
+    settings: of `pass_log_probs`.
+  """
+  length = tokens_BxL.shape[1]
+
+  def one(args):
+    tokens_L, key = args
+    sigma_L = jax.random.permutation(key, length).astype(jnp.int32)
+    rows = pass_log_probs(model, params, tokens_L, sigma_L, **settings)
+    return ssmd.exact(*rows, window_D, n_inner, counts=())
+
+  keys_BxN = jax.vmap(lambda key: jax.random.split(key, num_orders))(keys_B)
+  return jax.lax.map(
+    lambda x: jax.lax.map(lambda key: one((x[0], key)), x[1]), (tokens_BxL, keys_BxN)
+  )
+
+
+def any_order(
+  predict: Callable[..., jax.Array],
+  mask_id: int,
+  params,
+  tokens_BxL: jax.Array,
+  keys_B: jax.Array,
+  num_samples: int = 1,
+) -> jax.Array:
+  """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
+
+  (D / n) times the sum of log-probabilities of n masked tokens, in a random place each, n uniform
+  on 1 .. D. The numbers n of a text's samples are spread evenly (one uniform shift), which leaves
+  the mean what it is. Sampling one token a forward has exactly this expectation.
+
+  Args:
+    predict: (params, tokens_BxL, length_B) -> logits_BxLxV; see `decode.mdm.of_lm`.
+    keys_B: one key a text.
+  """
+  batch, length = tokens_BxL.shape
+  length_B = jnp.full((batch,), length, jnp.int32)
+
+  def sample(number):
+    def noise(key):
+      share = (jax.random.uniform(key) + number / num_samples) % 1.0
+      hidden = jnp.minimum(jnp.floor(share * length), length - 1).astype(jnp.int32) + 1
+      order = jax.random.permutation(jax.random.fold_in(key, number), length)
+      return order < hidden, hidden
+
+    masked, hidden_B = jax.vmap(noise)(keys_B)
+    logits = predict(params, jnp.where(masked, mask_id, tokens_BxL), length_B)
+    log_p = jax.nn.log_softmax(suppress(logits, mask_id))
+    log_p = jnp.take_along_axis(log_p, tokens_BxL[..., None], axis=2)[..., 0]
+    return length / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
+
+  return jax.lax.map(sample, jnp.arange(num_samples)).T
+
+
+class Estimate(NamedTuple):
+  """A bound on the negative log-likelihood of a token, and how it was found.
+
+  Attributes:
+    estimator: what was averaged.
+    nats: mean over texts and samples, a token.
+    stderr: its standard error, nats a token.
+    texts, samples: texts, and orders or noises drawn for each.
+    tokens: tokens of a text.
+  """
+
+  estimator: str
+  nats: float
+  stderr: float
+  texts: int
+  samples: int
+  tokens: int
+
+  @property
+  def bits(self) -> float:
+    """Bits a token; a character, where tokens are characters."""
+    return self.nats / math.log(2)
+
+  def __str__(self):
+    return (
+      f"{self.bits:.4f} ± {self.stderr / math.log(2):.4f} bits a token "
+      f"({self.estimator}, {self.texts} texts of {self.tokens} tokens, {self.samples} samples each)"
+    )
+
+
+def summarise(estimator: str, log_prob_BxN, tokens: int) -> Estimate:
+  """The bound E log p <= log p of [texts, samples] log-probabilities, nats a text.
+
+  The error is that of the mean over texts; with one text, of the mean over its samples (its own
+  uncertainty, not that of a corpus), and NaN with one sample in all.
+  """
+  values = np.asarray(log_prob_BxN, np.float64)
+  rows = values.mean(axis=1) if len(values) > 1 else values[0]
+  stderr = rows.std(ddof=1) / math.sqrt(len(rows)) if len(rows) > 1 else math.nan
+  texts, samples = values.shape
+  return Estimate(
+    estimator, float(-values.mean() / tokens), float(stderr / tokens), texts, samples, tokens
+  )
