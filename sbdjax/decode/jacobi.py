@@ -7,26 +7,169 @@ text and y the n tokens behind it,
 
 until y stands still; that y is what autoregressive (AR) decoding puts out. A prediction is final as
 soon as everything before it is, so a forward adds 1 + (leading drafts that were right) tokens, and
-their keys enter the cache at once: the open block shrinks. Verification is a rule of
-`decode.verify`, so temperature > 0 is exact too.
+their keys enter the cache at once: the open block shrinks.
+
+The text x ends with a final token c. A *chain* is c and the drafts y_1..y_n-1, and its n outputs
+are the predictions of y_1..y_n (y_n is never an input). Drafts stand in `out.tokens_BxC` behind the
+text. Where they stand and what becomes of them is a `Drafting`:
+
+* `jacobi_drafts.blocks`: vanilla decoding, block after block, each to its fixed point;
+* `jacobi_drafts.window`: always n predictions, the tail replenished in every forward;
+* `jacobi_multiblock.multiblock`: Algorithm 1.
+
+A `Pool` (`jacobi_recycling`) adds chains: continuations of c that earlier predictions held. All are
+verified by the same forward, and the longest acceptance wins.
+
+What is accepted is a rule of `decode.verify`, so temperature > 0 is exact too. Under `exact_match`
+a draft is what the target chose with the noise of that very position; under `accept_or_resample` it
+is the likeliest token, a point mass: accepted with probability p(draft), else the token is drawn
+from the others. The paper and its code are greedy.
 
 The authors' code counts the same forwards in another way: there a block begins with its first token
-already known, from the last forward of the block before.
+already known, from the last forward of the block before, so its y_1..y_n is our c, y_1..y_n-1.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from sbdjax.cache import KVCache
-from sbdjax.decode import sampling
-from sbdjax.decode.chains import as_batch
+from sbdjax.decode import base, sampling
+from sbdjax.decode.ar import prefill
+from sbdjax.decode.base import Generation, Limits, Sampler
+from sbdjax.decode.chains import as_batch, make_chains
+from sbdjax.decode.jacobi_drafts import Drafting, Moved, Plan, read
+from sbdjax.decode.jacobi_recycling import Pool, no_pool
 from sbdjax.decode.sampling import Choose
-from sbdjax.decode.verify import prefix_length
+from sbdjax.decode.verify import VerifyRule, append, prefix_length
+from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+
+
+@flax.struct.dataclass
+class JacobiState:
+  """State of the sampler.
+
+  Attributes:
+    out: final tokens; drafts behind them.
+    cache: committed: every final token but the last.
+    key_B: one key a row; noise is keyed by (row, position).
+    plan: where the drafts stand.
+    pool: what may be recycled.
+    tried_BxT: int32, what the last forward verified behind the text before it; -1 for nothing.
+  """
+
+  out: Generation
+  cache: KVCache
+  key_B: jax.Array
+  plan: Plan
+  pool: Any
+  tried_BxT: jax.Array
+
+
+def make_sampler(
+  lm: LM,
+  limits: Limits,
+  rule: VerifyRule,
+  drafting: Drafting,
+  pool: Pool | None = None,
+  mode: str = "batch",
+) -> Sampler:
+  """Decodes as AR does, several tokens a forward.
+
+  Args:
+    rule: `verify.exact_match(choose)` or `verify.accept_or_resample(...)`.
+    drafting: `blocks`, `window` or `jacobi_multiblock.multiblock`.
+    pool: recycled drafts (`jacobi_recycling`); None: none.
+    mode: recycled drafts as rows of a "batch" or branches of a "tree".
+
+  Raises:
+    UsageError: an unknown mode, or recycling under a rule that draws for each chain anew.
+  """
+  pool = no_pool() if pool is None else pool
+  columns, mask_id = drafting.columns, lm.config.mask_id
+  chains = make_chains(lm, mode, 1 + pool.candidates, columns)
+  if pool.candidates and not rule.common_noise:
+    raise UsageError(
+      "recycled drafts need the verify rule exact_match: of several chains that draw on their own "
+      "the longest acceptance is not a fair draw"
+    )
+
+  def init(params, prompt_BxP, prompt_len_B, key):
+    batch, width = prompt_BxP.shape
+    text = width + limits.max_tokens
+    # Drafts may stand beyond the limit, and so may those of the next blocks.
+    out = base.start(prompt_BxP, prompt_len_B, text + 2 * columns, fill=mask_id or 0)
+    cache = prefill(
+      lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, text + chains.scratch
+    )
+    key_B = base.row_keys(key, batch)
+    tokens, plan = drafting.start(key_B, out)
+    out = out.replace(tokens_BxC=tokens, prefill_nfe_B=out.prefill_nfe_B + 1)
+    nothing = jnp.full((batch, columns), -1, jnp.int32)
+    return JacobiState(out, cache, key_B, plan, pool.init(out), nothing)
+
+  def verify(keys_BxT, chains_BxRxT, count_B, logits_BxRxTxV):
+    """The rule, for every chain; and what each predicts at each place."""
+    draft = chains_BxRxT[..., 1:]
+    log_q = None
+    if not rule.common_noise:
+      is_draft = jnp.arange(lm.config.vocab_size) == draft[..., None]
+      log_q = jnp.where(is_draft, 0.0, -jnp.inf)  # a point mass
+    axis = (None, 1, None, None if log_q is None else 1, 1)
+    verdict = jax.vmap(rule.verify, axis, out_axes=1)(
+      keys_BxT, draft, count_B, log_q, logits_BxRxTxV
+    )
+    if rule.common_noise:
+      return verdict, verdict.chosen_BxM1
+    # Drafts must know nothing of the noise they will be verified with.
+    return verdict, jnp.argmax(logits_BxRxTxV, axis=-1).astype(jnp.int32)
+
+  def step(params, state: JacobiState) -> JacobiState:
+    out, plan = state.out, state.plan
+    rows, index_T = jnp.arange(out.length_B.shape[0]), jnp.arange(columns)
+    chain_BxT = read(out.tokens_BxC, out.length_B[:, None] - 1 + index_T)
+    num_B = plan.end_B - out.length_B  # columns of the open block, c included
+    more_BxRxT, valid_BxR = pool.match(state.pool, chain_BxT, num_B)
+    chains_BxRxT = jnp.concatenate([chain_BxT[:, None], more_BxRxT], axis=1)
+    logits, cache = chains.run(params, state.cache, chains_BxRxT)
+
+    position_BxT = out.length_B[:, None] + index_T
+    keys_BxT = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(state.key_B, position_BxT)
+    count_B = drafting.verified(plan) - out.length_B
+    verdict, chosen_BxRxT = verify(keys_BxT, chains_BxRxT, count_B, logits)
+    valid_BxR = jnp.pad(valid_BxR, ((0, 0), (1, 0)), constant_values=True)
+    best_B = jnp.argmax(jnp.where(valid_BxR, verdict.n_accepted_B, -1), axis=1)  # plain on ties
+    n_B, final_B = verdict.n_accepted_B[rows, best_B], verdict.token_B[rows, best_B]
+
+    drafts_BxT = jnp.pad(chains_BxRxT[rows, best_B, 1:], ((0, 0), (0, 1)))
+    accepted_BxT = jnp.where(index_T < n_B[:, None], drafts_BxT, final_B[:, None])
+    after = append(out, accepted_BxT, n_B + 1, limits)
+    width_B = drafting.reach(plan) - out.length_B + 1
+    num_chains_B = jnp.sum(valid_BxR, axis=1)
+    after = after.replace(
+      query_tokens_B=out.query_tokens_B + width_B * num_chains_B,
+      drafted_B=out.drafted_B + count_B * num_chains_B,
+      accepted_B=out.accepted_B + n_B,
+    )
+    moved = Moved(out, after, chosen_BxRxT[rows, best_B], chosen_BxRxT[:, 0])
+    tokens, new_plan = drafting.advance(state.key_B, plan, moved)
+    new_pool = pool.push(state.pool, plan, drafting.reach(plan), moved)
+    after = after.replace(tokens_BxC=tokens)
+    tried_BxT = jnp.where(index_T < (width_B - 1)[:, None], drafts_BxT, -1)
+
+    added_B = jnp.where(out.done_B, 0, n_B + 1)
+    old = (out, plan, state.pool, state.tried_BxT)
+    new = (after, new_plan, new_pool, tried_BxT)
+    out, plan, new_pool, tried_BxT = base.keep_done(out.done_B, old, new)
+    cache = chains.keep(cache, best_B, added_B)
+    return JacobiState(out, cache, state.key_B, plan, new_pool, tried_BxT)
+
+  return Sampler(init, step, lambda state: state.out.done_B)
 
 
 class Trajectory(NamedTuple):

@@ -223,7 +223,7 @@ def _jacobi(name, rules, drafting, pool=None, choose=None, mode="batch"):
   """Jacobi decoding; `rules` are those of the reference."""
   draw = sampling.greedy() if choose is None else choose
   return Case(
-    f"jacobi {name}" + ("" if choose is None else " drawn"),
+    f"jacobi {name}" + (", drafts drawn" if choose is None else " drawn"),
     lambda lm, limits: jacobi.make_sampler(
       lm, limits, verify.exact_match(draw), drafting, pool, mode
     ),
