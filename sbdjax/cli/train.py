@@ -3,7 +3,8 @@
 Sections of a config: `model` (TransformerConfig; with `init.checkpoint` only what differs from
 it), `head` (HeadConfig; of the ssmd loss alone), `init` (InitConfig), `data` (DataConfig), `loss` (`name` and the fields of that loss), `optim`
 (OptimConfig), `train` (TrainConfig), `parallel` (ParallelConfig). Fields left out have the defaults
-of these dataclasses. Started again with the same workdir, a run goes on where it was.
+of these dataclasses. Started again with the same workdir, a run goes on where it was. A config file
+with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from sbdjax.cli import rounds, trajectories
 from sbdjax.cli.common import Parser, Schema, load_config, nearest, split_overrides, to_dataclass
 from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import make_eval, make_pipeline
@@ -303,5 +305,12 @@ def main(argv: list[str]) -> int:
   parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
   parser.add_argument("--workdir", required=True, help="the run's directory")
   args = parser.parse_args(rest)
-  train_from_config(load_config(args.config, overrides, schema), args.workdir)
+  found = rounds.read(args.config)
+  if found is None:
+    train_from_config(load_config(args.config, overrides, schema), args.workdir)
+    return 0
+  config = load_config(args.config, overrides, lambda c: {**schema(c), **trajectories.SECTIONS})
+  planned = rounds.plan(config, found, pathlib.Path(args.workdir).expanduser())
+  last = rounds.run(planned, parse_settings, train_from_config)
+  print(f"model: {last}")
   return 0

@@ -1,0 +1,122 @@
+"""Training in rounds: collect trajectories, train on them, collect those of the trained model, ...
+
+A config file with a function `get_rounds` is trained so. It gives one dict of overrides a round,
+like {"collect.block_size": 32}; the first round starts from `init.checkpoint`, each other one from
+the round before. Round r leaves WORKDIR/round{r}, a training workdir, with the trajectories it was
+trained on in WORKDIR/round{r}/trajectories. Every stage goes on where it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from sbdjax.cli import trajectories
+from sbdjax.cli.common import load_module, nearest, to_dataclass
+from sbdjax.cli.trajectories import CollectConfig
+from sbdjax.data.config import DataConfig
+from sbdjax.errors import UsageError
+
+
+class Round(NamedTuple):
+  """What one round does.
+
+  Attributes:
+    folder: its training workdir.
+    collect: how its trajectories are made.
+    prompts: of what documents.
+    config: the training config, without the two sections above.
+  """
+
+  folder: pathlib.Path
+  collect: CollectConfig
+  prompts: DataConfig
+  config: ConfigDict
+
+  @property
+  def trajectories(self) -> pathlib.Path:
+    """Where they are."""
+    return self.folder / "trajectories"
+
+
+def read(flag: str) -> list[Mapping[str, Any]] | None:
+  """What `get_rounds` of the config file FILE.py[:VARIANT] gives; None without it, or if it does.
+
+  Raises:
+    UsageError: it does not give dicts.
+  """
+  path, colon, argument = flag.partition(":")
+  get_rounds = getattr(load_module(pathlib.Path(path)), "get_rounds", None)
+  if get_rounds is None:
+    return None
+  found = get_rounds(argument) if colon else get_rounds()
+  if found is None:
+    return None
+  found = list(found)
+  if not found or not all(isinstance(entry, Mapping) for entry in found):
+    raise UsageError(f"get_rounds of {path} must give at least one dict of overrides")
+  return found
+
+
+def plan(
+  config: ConfigDict, overrides: Sequence[Mapping[str, Any]], workdir: pathlib.Path
+) -> list[Round]:
+  """Every round with all its settings.
+
+  Raises:
+    UsageError: an override names no field of the config file.
+  """
+  checkpoint, rounds = config.init.checkpoint, []
+  for number, changes in enumerate(overrides, 1):
+    of_round = copy.deepcopy(config).unlock()
+    for name, value in changes.items():
+      _set(of_round, name, value)
+    folder = workdir / f"round{number}"
+    of_round.collect.checkpoint = of_round.init.checkpoint = checkpoint
+    collect = to_dataclass(CollectConfig, of_round.pop("collect"), "collect")
+    prompts = to_dataclass(DataConfig, of_round.pop("prompts"), "prompts")
+    rounds.append(Round(folder, collect, prompts, of_round))
+    of_round.data.path = str(rounds[-1].trajectories)
+    checkpoint = str(folder)
+  return rounds
+
+
+def _set(config: ConfigDict, name: str, value: Any):
+  *parents, field = name.split(".")
+  section = config
+  for parent in parents:
+    section = section.get(parent) if isinstance(section, ConfigDict) else None
+  if not isinstance(section, ConfigDict) or field not in section:
+    known = [f"{s}.{f}" for s in config for f in config[s]]
+    raise UsageError(
+      f"get_rounds sets {name!r}{nearest(name, known)}: the config has no such field"
+    )
+  section[field] = value
+
+
+def run(
+  rounds: Sequence[Round],
+  check: Callable[[ConfigDict], Any],
+  train: Callable[[ConfigDict, pathlib.Path], Any],
+) -> pathlib.Path:
+  """All rounds; returns the folder of the last.
+
+  Args:
+    check: raises where a training config cannot be used; asked for all before anything is run.
+    train: config, workdir -> trains to the end, or returns early after a signal.
+  """
+  for each in rounds:
+    check(each.config)
+  console = Console(soft_wrap=True)
+  for number, each in enumerate(rounds, 1):
+    console.print(f"round {number} of {len(rounds)}", style="bold")
+    trajectories.collect(each.collect, each.prompts, each.trajectories, console)
+    state = train(each.config, each.folder)
+    if int(state.step) < each.config.train.steps:
+      break
+  return each.folder
