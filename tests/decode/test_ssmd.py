@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sbdjax import sigma_lm
 from sbdjax.decode import base, ssmd, windows
 from sbdjax.errors import UsageError
 from sbdjax.likelihood import elbo
@@ -93,14 +94,18 @@ def exactly(window, n_inner, first_equal=False, given=()):
 
 
 CASES = [
-  dict(window="full", n_inner=1),
   dict(window="cosine", n_inner=2),
+  dict(window="full", n_inner=1),
   dict(window="full", n_inner=math.inf, given=(MASK, 1, MASK)),
   dict(window="two", n_inner=1, first_equal=True),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
+@pytest.mark.parametrize(
+  "case",
+  [pytest.param(case, marks=[pytest.mark.long] if i else []) for i, case in enumerate(CASES)],
+  ids=lambda case: "-".join(map(str, case.values())),
+)
 def test_samples_have_the_distribution_their_likelihood_says(case):
   counts, means = sampled(**case)
   probability, expected = exactly(**case)
@@ -117,3 +122,100 @@ def test_the_chi_square_would_see_the_paths_that_are_left_out():
   counts, _ = sampled(**CASES[0])
   for other in (dict(window="two", n_inner=1), dict(window="full", n_inner=math.inf)):
     assert statistics.chi_square_p(counts, exactly(**other)[0]) < 1e-6
+
+
+# A model whose draft of a place is certain, or nearly: a table of logits by place, and of what the
+# token before in the order adds to them.
+V = 6
+_RNG = np.random.default_rng(0)
+SHARP = {"draft": _RNG.normal(size=(9, V)) * 3, "before": _RNG.normal(size=(V, V)) * 3}
+SHARP = {k: jnp.asarray(v, jnp.float32) for k, v in SHARP.items()}
+
+
+def table_model(residual=1.0):
+  """A SigmaLM whose hidden states are its logits; with `residual` = 0 the target is the draft."""
+
+  def trunk(params, tokens, *, length_B=None):
+    del length_B
+    return jnp.broadcast_to(params["draft"][: tokens.shape[1]], (*tokens.shape, V))
+
+  def target(params, tokens, hidden, sigma, *, equal_at_B=None):
+    own = sigma_lm.in_order(hidden, sigma)
+    before = residual * params["before"][sigma_lm.in_order(tokens, sigma)]
+    following = jnp.concatenate([own[:, 1:], own[:, -1:]], axis=1)
+    return sigma_lm.align(before + following, own, equal_at_B)
+
+  config, head = models.config(vocab_size=V, mask_id=V - 1, num_layers=11), HeadConfig()
+  return sigma_lm.SigmaLM(config, head, None, trunk, target, lambda params, hidden: hidden)
+
+
+def run(model, prompts, lengths, limits, window, n_inner, **settings):
+  """Final state, for prompts of equal width and a limit of 3 tokens."""
+
+  @quick_jit
+  def decode(params, key):
+    rows = base.Limits(3, (), np.array(limits))
+    sampler = ssmd.make_sampler(model, rows, window, n_inner, **settings)
+    args = (np.array(prompts, np.int32).reshape(len(limits), -1), np.array(lengths, np.int32))
+    return base.decode(sampler, params, *args, jax.random.split(key, len(limits)))
+
+  return jax.device_get(decode(SHARP, jax.random.key(0)))
+
+
+def test_masks_inside_a_prompt_come_last_in_the_order_and_given_tokens_stay():
+  """One batch: holes, nothing to do, one token in all, one to do, an empty prompt."""
+  mask = V - 1
+  prompts = np.array(
+    [[1, mask, 2, mask], [0, 1, 2, 3], [9, 9, 9, 9], [2, 1, mask, 4], [9, 9, 9, 9]]
+  )
+  lengths, limits = np.array([4, 4, 0, 4, 0]), np.array([2, 0, 1, 0, 3])
+  state = run(table_model(), prompts, lengths, limits, windows.constant(2), 1)
+  out, ends = state.out, lengths + limits
+  given = (prompts != mask) & (np.arange(4) < lengths[:, None])
+  for row, end in enumerate(ends):
+    known = np.flatnonzero(given[row])
+    order = state.sigma_BxC[row]
+    assert order[: len(known)].tolist() == known.tolist()
+    assert sorted(order[:end]) == list(range(end)) and sorted(order) == list(range(len(order)))
+    assert (out.tokens_BxC[row, :end] != mask).all()
+    np.testing.assert_array_equal(out.reveal_step_BxC[row, :end] == -1, np.isin(range(end), known))
+  np.testing.assert_array_equal(out.tokens_BxC[:, :4][given], prompts[given])
+  assert out.done_B.all() and (state.revealed_B == ends).all()
+  assert out.nfe_B[1] == state.causal_passes_B[1] == 0
+  assert (out.nfe_B[[2, 3]] == 1).all() and (state.causal_passes_B[[2, 3]] == 1).all()
+  assert out.nfe_B[0] >= 2 and out.nfe_B[4] >= 2  # windows of two, four and three tokens
+  assert (out.accepted_B <= out.drafted_B).all()
+
+
+def test_where_the_target_is_the_draft_nothing_is_rejected():
+  """Then the passes are those of the windows: five tokens in twos, the last window partial."""
+  rows = np.zeros(64, int)
+  args = ([[1, 2]] * 64, rows + 2, rows + 3)
+  state = run(table_model(0.0), *args, windows.constant(2), 3)
+  assert (state.out.accepted_B == 3).all() and (state.out.drafted_B == 3).all()
+  assert (state.out.nfe_B == 2).all() and (state.causal_passes_B == 2).all()
+  nfe = ssmd.full_forwards(state.out.nfe_B, state.causal_passes_B, table_model())
+  np.testing.assert_allclose(nfe, 2.0)
+  assert ssmd.full_forwards(1, 7, table_model()) == 18 / 12
+  assert len(np.unique(state.out.tokens_BxC[:, 2:], axis=0)) > 3
+
+
+def test_greedy_decoding_is_what_the_target_says_step_by_step():
+  """One trunk pass, every token the argmax given the one before it in the order."""
+  rows = np.zeros(16, int)
+  args = ([[1, 2]] * 16, rows + 2, rows + 3)
+  state = run(
+    table_model(), *args, windows.full(), math.inf, to_log_probs=ssmd.log_probs(temperature=0)
+  )
+  draft, before = (np.asarray(SHARP[k])[:, : V - 1] for k in ("draft", "before"))
+  for row in range(16):
+    tokens, sigma = state.out.tokens_BxC[row], state.sigma_BxC[row]
+    for j in range(2, 5):
+      logits = draft[sigma[j]] + before[tokens[sigma[j - 1]]]
+      assert tokens[sigma[j]] == logits.argmax()
+  assert (state.out.nfe_B == 1).all() and (state.out.accepted_B < state.out.drafted_B).any()
+
+
+def test_settings_out_of_range():
+  with pytest.raises(UsageError, match="n_inner=0"):
+    ssmd.make_sampler(table_model(), base.Limits(1), windows.full(), 0)
