@@ -1,0 +1,124 @@
+"""Likelihoods of whole models: what each pass is shown, and averages over orders."""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax.decode import windows
+from sbdjax.likelihood import elbo, ssmd
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import in_order, make_sigma_lm
+from tests import models
+from tests.jit import quick_jit
+
+L, MASK = 5, 6
+MODEL = make_sigma_lm(
+  models.config(
+    vocab_size=7, mask_id=MASK, num_layers=1, d_model=8, num_heads=2, num_kv_heads=2, d_ff=8
+  ),
+  HeadConfig(),
+)
+PARAMS = models.random_params(MODEL, seed=1)
+TOKENS = np.array([4, 0, 2, 2, 5], np.int32)
+SIGMA = np.array([3, 0, 4, 1, 2], np.int32)
+
+
+@functools.partial(quick_jit, static_argnames=("first_equal", "chunk"))
+def log_probs(params, tokens, sigma, first_equal=False, chunk=2):
+  return elbo.pass_log_probs(MODEL, params, tokens, sigma, first_equal=first_equal, chunk=chunk)
+
+
+@quick_jit
+def one_pass(params, noisy, tokens, sigma, revealed):
+  """Log-probabilities of all tokens at all places of the order, for draft and target."""
+  hidden = MODEL.trunk(params, noisy)
+  target = MODEL.target(params, tokens, hidden, sigma, equal_at_B=revealed)
+  both = jnp.stack([in_order(hidden, sigma), target])
+  return jax.nn.log_softmax(MODEL.logits(params, both)[..., :MASK])
+
+
+@pytest.mark.parametrize("first_equal", [False, True])
+def test_each_pass_is_shown_the_tokens_revealed_and_scores_the_others(first_equal):
+  got = log_probs(PARAMS, TOKENS, SIGMA, first_equal=first_equal)
+  for i in range(L):
+    noisy = TOKENS.copy()
+    noisy[SIGMA[i:]] = MASK
+    equal_at = np.array([i if first_equal else 0])
+    both = one_pass(PARAMS, noisy[None], TOKENS[None], SIGMA[None], equal_at)
+    for d in range(i, L):
+      for mine, theirs in zip(got, both, strict=True):
+        np.testing.assert_allclose(mine[i, d], theirs[0, d, TOKENS[SIGMA[d]]], atol=2e-5)
+  assert (got[0][0, 0] == got[1][0, 0]) and (got[0][1, 1] == got[1][1, 1]) == first_equal
+  assert abs(got[0] - got[1]).max() > 0.1
+
+
+def test_chunks_change_nothing():
+  for a, b in zip(
+    log_probs(PARAMS, TOKENS, SIGMA), log_probs(PARAMS, TOKENS, SIGMA, chunk=9), strict=True
+  ):
+    np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+def test_averages_over_orders_are_of_the_exact_likelihood():
+  texts = np.stack([TOKENS, TOKENS[::-1]])
+  window = windows.constant(2)(L)
+  run = quick_jit(
+    lambda params, keys: elbo.over_orders(MODEL, params, texts, keys, window, 2, num_orders=3)
+  )
+  keys = jax.random.split(jax.random.key(0), 2)
+  got = run(PARAMS, keys)
+  assert got.log_prob.shape == (2, 3) and got.mean_counts.shape == (2, 3, 3)
+  orders = [jax.random.permutation(k, L) for k in jax.random.split(keys[1], 3)]
+  for number, sigma in enumerate(orders):
+    rows = log_probs(PARAMS, texts[1], sigma.astype(np.int32))
+    exact = ssmd.exact(*rows, window, 2, counts=())
+    np.testing.assert_allclose(got.log_prob[1, number], exact.log_prob, atol=1e-4)
+  assert len({tuple(sigma.tolist()) for sigma in orders}) == 3
+
+
+def test_the_any_order_bound_averages_one_token_at_a_time():
+  """Its expectation over sizes and orders is E_sigma sum_d log P(x_sigma(d) | before)."""
+  length = 3
+  table = np.random.default_rng(0).normal(size=(4**length, length, 4)).astype(np.float32)
+
+  def predict(params, tokens, end):
+    return jnp.asarray(params)[tokens @ 4 ** np.arange(length)]
+
+  x = np.array([2, 0, 1])
+
+  def log_p(context, d):
+    logits = table[np.array(context) @ 4 ** np.arange(length), d, :3].astype(np.float64)
+    return logits[x[d]] - math.log(np.exp(logits).sum())
+
+  expected = 0.0
+  for order in itertools.permutations(range(length)):
+    context = [3] * length
+    for d in order:
+      expected += log_p(context, d) / 6
+      context[d] = x[d]
+  rows, samples = 6000, 3
+  run = quick_jit(
+    lambda keys: elbo.any_order(predict, 3, table, jnp.tile(x, (rows, 1)), keys, samples)
+  )
+  got = np.asarray(run(jax.random.split(jax.random.key(0), rows)), np.float64)
+  estimate = elbo.summarise("any order", got, length)
+  assert got.shape == (rows, samples)
+  assert abs(estimate.nats + expected / length) < 4 * estimate.stderr < 0.02
+  # Each row's three samples have one, two and three masks in some order: less noise than drawn.
+  assert got.mean(1).std() < 0.9 * got[:, 0].std() / samples**0.5
+
+
+def test_an_estimate_names_what_it_is():
+  values = -np.array([[10.0, 14.0], [20.0, 24.0], [30.0, 34.0]]) * math.log(2)
+  got = elbo.summarise("exact given random orders", values, 10)
+  assert abs(got.bits - 2.2) < 1e-12
+  np.testing.assert_allclose(got.stderr / math.log(2), 1 / math.sqrt(3))  # of 12, 22, 32, over 10
+  assert "2.2000 ± 0.5774 bits" in str(got) and "3 texts of 10 tokens, 2 samples" in str(got)
+  single = elbo.summarise("", values[:1], 10)
+  np.testing.assert_allclose(single.stderr / math.log(2), 0.2)  # of 1.0 and 1.4
+  assert math.isnan(elbo.summarise("", values[:1, :1], 10).stderr)
