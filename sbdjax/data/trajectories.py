@@ -217,7 +217,7 @@ class Store(Sequence):
     return len(self._records)
 
   def __getitem__(self, index: int) -> Example:
-    return decode(self._records[index], self.settings["block_size"])
+    return decode(self._records[range(len(self))[index]], self.settings["block_size"])
 
   def __reduce__(self):  # open files do not travel to the workers
     return Store, (self._folder,)
