@@ -51,7 +51,7 @@ class Limits:
   Attributes:
     max_tokens: largest number of generated tokens of any row (static: it sizes the buffers).
     eos_ids: tokens that end a row; they are part of its output. () for none.
-    max_tokens_B: int32 [B], a smaller limit for each row; None: `max_tokens` for all.
+    max_tokens_B: int32 [B] or a number, a smaller limit for each row; None: `max_tokens` for all.
   """
 
   max_tokens: int
@@ -66,7 +66,8 @@ class Limits:
     """int32 [B]: the limit of each row."""
     if self.max_tokens_B is None:
       return jnp.full((batch,), self.max_tokens, jnp.int32)
-    return jnp.minimum(jnp.asarray(self.max_tokens_B, jnp.int32), self.max_tokens)
+    limit = jnp.minimum(jnp.asarray(self.max_tokens_B, jnp.int32), self.max_tokens)
+    return jnp.broadcast_to(limit, (batch,))
 
   def is_eos(self, tokens: jax.Array) -> jax.Array:
     """bool, the shape of `tokens`."""
@@ -92,6 +93,9 @@ class Generation:
     eos_B: bool, the row ended by an EOS token (else by its length limit).
     text_end_B: int32, one past the first EOS, for samplers that fill a whole canvas and therefore
       have tokens behind it; None: the text ends at `length_B`.
+    causal_passes_B: int32, passes of the causal blocks of a self-speculative model, whose `nfe_B`
+      are passes of its trunk; None for every other model.
+    blocks: blocks of (trunk, causal blocks) there.
   """
 
   tokens_BxC: jax.Array
@@ -106,6 +110,8 @@ class Generation:
   done_B: jax.Array
   eos_B: jax.Array
   text_end_B: jax.Array | None = None
+  causal_passes_B: jax.Array | None = None
+  blocks: tuple[int, int] | None = flax.struct.field(pytree_node=False, default=None)
 
 
 def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: int) -> Generation:

@@ -26,7 +26,8 @@ class Result:
     prompt_tokens: ids given.
     tokens: ids generated; the whole canvas after the prompt for samplers that fill one.
     valid: how many of them are text: up to the first EOS, which counts.
-    nfe: network forwards of this row, its prefill apart.
+    nfe: network forwards of this row, its prefill apart; of a self-speculative model in units of
+      a forward of all its blocks, a fraction.
     prefill_nfe: forwards spent on the prompt.
     query_tokens: the widths of the `nfe` forwards summed, drafts included.
     reveal_step: for each generated token, the 0-based forward that revealed it
@@ -36,12 +37,13 @@ class Result:
     finish: "eos" or "length".
     seconds: wall-clock of the batch this row was decoded in, without compilation.
     batch_size: rows decoded together.
+    trunk_passes, causal_passes: what `nfe` is made of, for self-speculative models.
   """
 
   prompt_tokens: list[int]
   tokens: list[int]
   valid: int
-  nfe: int
+  nfe: int | float
   prefill_nfe: int
   query_tokens: int
   drafted: int
@@ -50,11 +52,13 @@ class Result:
   finish: str
   seconds: float
   batch_size: int
+  trunk_passes: int | None = None
+  causal_passes: int | None = None
 
   @property
   def tpf(self) -> float:
-    """Valid tokens a forward: the NFE speed-up over autoregressive decoding."""
-    return self.valid / self.nfe
+    """Valid tokens a forward: the NFE speed-up over autoregressive decoding; 0 without any."""
+    return self.valid / self.nfe if self.nfe else 0.0
 
   @property
   def text_tokens(self) -> list[int]:
@@ -62,16 +66,18 @@ class Result:
     return self.tokens[: self.valid]
 
 
-def pad_prompts(prompts: Sequence[Sequence[int]], width: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def pad_prompts(
+  prompts: Sequence[Sequence[int]], width: int = 0, allow_empty: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
   """Right-pads prompts to `width` (0: the longest): int32 [B, P] and their lengths [B].
 
   Raises:
-    UsageError: no prompts, or an empty one (the network needs one token to start from).
+    UsageError: no prompts, or an empty one (most methods need one token to start from).
   """
   if not prompts:
     raise UsageError("there are no prompts to decode")
   lengths = np.array([len(p) for p in prompts], np.int32)
-  if lengths.min() == 0:
+  if lengths.min() == 0 and not allow_empty:
     raise UsageError(f"prompt {int(lengths.argmin())} is empty: give at least one token (bos)")
   width = max(width, int(lengths.max()))
   padded = np.zeros((len(prompts), width), np.int32)
@@ -106,12 +112,17 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
   for i in range(rows):
     start, stop = int(out.prompt_len_B[i]), int(out.length_B[i])
     end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[i]))
+    nfe = trunk_passes = int(out.nfe_B[i])
+    causal_passes = None if out.causal_passes_B is None else int(out.causal_passes_B[i])
+    if causal_passes is not None:
+      trunk, causal = out.blocks
+      nfe = (trunk * trunk_passes + causal * causal_passes) / (trunk + causal)
     results.append(
       Result(
         prompt_tokens=out.tokens_BxC[i, :start].tolist(),
         tokens=out.tokens_BxC[i, start:stop].tolist(),
         valid=end - start,
-        nfe=int(out.nfe_B[i]),
+        nfe=nfe,
         prefill_nfe=int(out.prefill_nfe_B[i]),
         query_tokens=int(out.query_tokens_B[i]),
         drafted=int(out.drafted_B[i]),
@@ -120,6 +131,8 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
         finish="eos" if out.eos_B[i] else "length",
         seconds=seconds,
         batch_size=out.length_B.shape[0],
+        trunk_passes=None if causal_passes is None else trunk_passes,
+        causal_passes=causal_passes,
       )
     )
   return results
@@ -132,10 +145,10 @@ class Decoder:
     compile_seconds: time spent compiling so far.
   """
 
-  def __init__(self, build: Callable[..., Sampler]):
+  def __init__(self, build: Callable[..., Sampler], allow_empty: bool = False):
     """`build(settings) -> Sampler` is called inside jit: numbers in `settings` (gamma, ...) are
-    traced, so changing them compiles nothing."""
-    self._build = build
+    traced, so changing them compiles nothing. `allow_empty`: prompts may be."""
+    self._build, self._allow_empty = build, allow_empty
     self._run = jax.jit(
       lambda settings, params, prompts, lengths, keys: (
         base.decode(build(settings), params, prompts, lengths, keys).out
@@ -157,7 +170,7 @@ class Decoder:
     Row i uses `fold_in(key, i)`, whatever the batch size. The last batch is filled up with its
     own last prompt, whose extra results are dropped.
     """
-    padded, lengths = pad_prompts(prompts)
+    padded, lengths = pad_prompts(prompts, allow_empty=self._allow_empty)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(len(prompts)))
     size = min(batch_size or len(prompts), len(prompts))
     for first in range(0, len(prompts), size):

@@ -29,6 +29,7 @@ from sbdjax.decode.select import Rule
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM, suppress
 from sbdjax.masks import Full
+from sbdjax.sigma_lm import SigmaLM
 
 # (params, tokens int32 [B, C], end int32 [B]) -> logits float32 [B, C, V]; a row ends at `end`.
 Predict = Callable[..., jax.Array]
@@ -135,6 +136,15 @@ def of_lm(lm: LM) -> Predict:
     positions_BxC = jnp.broadcast_to(jnp.arange(tokens_BxC.shape[1]), tokens_BxC.shape)
     hidden, _ = lm.apply(params, tokens_BxC, positions_BxT=positions_BxC, mask=Full(end_B))
     return lm.logits(params, hidden)
+
+  return predict
+
+
+def of_sigma(model: SigmaLM) -> Predict:
+  """The drafts of a self-speculative model: its trunk alone, decoded as masked diffusion."""
+
+  def predict(params, tokens_BxC, end_B):
+    return model.logits(params, model.trunk(params, tokens_BxC, length_B=end_B))
 
   return predict
 

@@ -40,12 +40,12 @@ class SSMDState:
   """State of the sampler.
 
   Attributes:
-    out: the row. `nfe` counts trunk passes, `drafted` the drafts that were looked at, `accepted`
-      those that became text; the others were resampled. `query_tokens` are the trunk's.
+    out: the row. `nfe` counts trunk passes, `causal_passes` those of the causal blocks, `drafted`
+      the drafts that were looked at, `accepted` those that became text; the others were
+      resampled. `query_tokens` are the trunk's.
     sigma_BxC: int32, the generation order; see `sbdjax.sigma_lm.SigmaLM`.
     revealed_B: int32, i, how many tokens of the row are known.
     end_B: int32, D, how many it has; also one past its last position.
-    causal_passes_B: int32, passes of the causal blocks.
     key_B: one key a row.
   """
 
@@ -53,7 +53,6 @@ class SSMDState:
   sigma_BxC: jax.Array
   revealed_B: jax.Array
   end_B: jax.Array
-  causal_passes_B: jax.Array
   key_B: jax.Array
 
 
@@ -104,10 +103,13 @@ def generation_order(key: jax.Array, given_C: jax.Array, hidden_C: jax.Array) ->
   return jnp.argsort(rank_C).astype(jnp.int32)
 
 
-def full_forwards(outer_loops, causal_passes, model: SigmaLM):
-  """The paper's NFE: passes in units of all blocks, (n_nc * outer + n_c * causal) / (n_nc + n_c)."""
-  trunk, head = model.config.num_layers, model.head.num_layers
-  return (trunk * outer_loops + head * causal_passes) / (trunk + head)
+def full_forwards(out: Generation) -> jax.Array:
+  """The paper's NFE, float32 [B]: passes in units of all blocks, (n_nc * n + n_c * m) / (n_nc + n_c).
+
+  For n trunk passes (outer loops) and m passes of the causal blocks.
+  """
+  trunk, causal = out.blocks
+  return (trunk * out.nfe_B + causal * out.causal_passes_B) / (trunk + causal)
 
 
 def _at(x_BxC: jax.Array, index_BxW: jax.Array) -> jax.Array:
@@ -157,12 +159,12 @@ def make_sampler(
     order_keys, token_keys = jnp.moveaxis(jax.vmap(jax.random.split)(key_B), 1, 0)
     hidden_BxC = fill.masked(out.tokens_BxC, end_B, mask_id)
     given_BxC = ~hidden_BxC & (jnp.arange(hidden_BxC.shape[1]) < end_B[:, None])
+    blocks = (model.config.num_layers, model.head.num_layers)
     return SSMDState(
-      out=out,
+      out=out.replace(causal_passes_B=jnp.zeros_like(end_B), blocks=blocks),
       sigma_BxC=jax.vmap(generation_order)(order_keys, given_BxC, hidden_BxC),
       revealed_B=jnp.sum(given_BxC, axis=1, dtype=jnp.int32),
       end_B=end_B,
-      causal_passes_B=jnp.zeros_like(end_B),
       key_B=token_keys,
     )
 
@@ -242,12 +244,12 @@ def make_sampler(
       query_tokens_B=out.query_tokens_B + state.end_B,
       drafted_B=out.drafted_B + inner.accepted_B + inner.rejected_B,
       accepted_B=out.accepted_B + inner.accepted_B,
+      causal_passes_B=out.causal_passes_B + inner.passes_B,
     )
     new = fill.measured(new, state.end_B, limits, mask_id)
     return state.replace(
       out=base.keep_done(out.done_B, out, new),
       revealed_B=first_B + inner.at_B,
-      causal_passes_B=state.causal_passes_B + inner.passes_B,
     )
 
   return Sampler(init, step, lambda state: state.out.done_B)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sbdjax import sigma_lm
-from sbdjax.decode import base, ssmd, windows
+from sbdjax.decode import base, generate, ssmd, windows
 from sbdjax.errors import UsageError
 from sbdjax.likelihood import elbo
 from sbdjax.likelihood import ssmd as likelihood
@@ -52,7 +52,7 @@ def sampled(window, n_inner, first_equal=False, given=()):
     def batch(key):
       state = base.decode(sampler, params, prompt, lengths, jax.random.split(key, ROWS))
       out = state.out
-      counts = [out.nfe_B, out.drafted_B - out.accepted_B, state.causal_passes_B]
+      counts = [out.nfe_B, out.drafted_B - out.accepted_B, state.out.causal_passes_B]
       return out.tokens_BxC[:, :D], jnp.stack([jnp.mean(x) for x in counts])
 
     return jax.lax.map(batch, jax.random.split(jax.random.key(0), BATCHES))
@@ -181,8 +181,8 @@ def test_masks_inside_a_prompt_come_last_in_the_order_and_given_tokens_stay():
     np.testing.assert_array_equal(out.reveal_step_BxC[row, :end] == -1, np.isin(range(end), known))
   np.testing.assert_array_equal(out.tokens_BxC[:, :4][given], prompts[given])
   assert out.done_B.all() and (state.revealed_B == ends).all()
-  assert out.nfe_B[1] == state.causal_passes_B[1] == 0
-  assert (out.nfe_B[[2, 3]] == 1).all() and (state.causal_passes_B[[2, 3]] == 1).all()
+  assert out.nfe_B[1] == state.out.causal_passes_B[1] == 0
+  assert (out.nfe_B[[2, 3]] == 1).all() and (state.out.causal_passes_B[[2, 3]] == 1).all()
   assert out.nfe_B[0] >= 2 and out.nfe_B[4] >= 2  # windows of two, four and three tokens
   assert (out.accepted_B <= out.drafted_B).all()
 
@@ -193,10 +193,11 @@ def test_where_the_target_is_the_draft_nothing_is_rejected():
   args = ([[1, 2]] * 64, rows + 2, rows + 3)
   state = run(table_model(0.0), *args, windows.constant(2), 3)
   assert (state.out.accepted_B == 3).all() and (state.out.drafted_B == 3).all()
-  assert (state.out.nfe_B == 2).all() and (state.causal_passes_B == 2).all()
-  nfe = ssmd.full_forwards(state.out.nfe_B, state.causal_passes_B, table_model())
-  np.testing.assert_allclose(nfe, 2.0)
-  assert ssmd.full_forwards(1, 7, table_model()) == 18 / 12
+  assert (state.out.nfe_B == 2).all() and (state.out.causal_passes_B == 2).all()
+  np.testing.assert_allclose(ssmd.full_forwards(state.out), 2.0)
+  seven = state.out.replace(nfe_B=np.array([1]), causal_passes_B=np.array([7]))
+  assert ssmd.full_forwards(seven) == 18 / 12  # of 11 + 1 blocks
+  assert generate.results_of(state.out, 1, 0.0)[0].nfe == 2
   assert len(np.unique(state.out.tokens_BxC[:, 2:], axis=0)) > 3
 
 
