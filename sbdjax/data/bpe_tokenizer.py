@@ -183,9 +183,18 @@ def with_settings(library: tokenizers.Tokenizer, folder: pathlib.Path) -> Librar
     DataError: a file that cannot be read.
   """
   settings = [_read_settings(folder / name) for name in _SETTING_FILES]
-  special = {name: _find_special(library, settings, name) for name in _COMMON_NAMES}
-  template = chat.load(folder, settings[0])
-  return LibraryTokenizer(library, *(special[name] for name in ("bos", "eos", "mask")), template)
+  return with_special(library, *settings, chat_template=chat.load(folder, settings[0]))
+
+
+def with_special(
+  library: tokenizers.Tokenizer,
+  *settings: Mapping[str, Any],
+  chat_template: chat.ChatTemplate | None = None,
+) -> LibraryTokenizer:
+  """`library` with the bos, eos and mask tokens of the first of `settings` that names them, else
+  with common names that the vocabulary holds, else without."""
+  special = [_find_special(library, settings, name) for name in ("bos", "eos", "mask")]
+  return LibraryTokenizer(library, *special, chat_template)
 
 
 def tokenizer_config(folder: pathlib.Path) -> dict:
@@ -203,7 +212,9 @@ def _read_settings(path: pathlib.Path) -> dict:
   return found if isinstance(found, dict) else {}
 
 
-def _find_special(library: tokenizers.Tokenizer, settings: Sequence[dict], name: str) -> int | None:
+def _find_special(
+  library: tokenizers.Tokenizer, settings: Sequence[Mapping[str, Any]], name: str
+) -> int | None:
   for source in settings:
     if f"{name}_token" in source:  # Present and null means that there is none.
       token = source[f"{name}_token"]

@@ -9,10 +9,10 @@ from sbdjax.errors import UsageError
 
 SPLITS = ("train", "validation", "test")
 TRAJECTORIES = "trajectories"
-FILE_SOURCES = ("text", "jsonl", "tokens", TRAJECTORIES)
+FILE_SOURCES = ("text", "jsonl", "fasta", "tokens", TRAJECTORIES)
 SOURCES = ("stories", "text8", *FILE_SOURCES)
 TFDS_PREFIX = "tfds:"
-PACKINGS = ("concat", "first_fit", "pad")
+PACKINGS = ("concat", "first_fit", "pad", "crop")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,7 @@ class DataConfig:
 
   Attributes:
     source: "stories" (embedded TinyStories), "text8", "text" (plain text documents), "jsonl",
+      "fasta" (protein sequences),
       "tokens" (already tokenized: .npz of `token_file.write_tokens`, .npy), "trajectories" (a
       folder of `python -m sbdjax trajectories`), or "tfds:NAME".
     path: the file to read (`asset:NAME` is an embedded one; .xz and .gz are opened); for "tfds:"
@@ -36,7 +37,10 @@ class DataConfig:
     add_bos, add_eos: put the tokenizer's bos before, its eos after every document of text.
     seq_len: L, tokens in a row.
     packing: "concat" (documents one after the other, cut every L tokens, no padding), "first_fit"
-      (whole documents, several in a row; one longer than L is cut) or "pad" (one document a row).
+      (whole documents, several in a row; one longer than L is cut), "pad" (one document, or part of
+      one, a row) or "crop" (one document a row; of a longer one another random part each epoch,
+      its beginning in evaluations). With "crop" an added bos and eos stand around each part, and
+      both are given: no targets.
     reset_positions: positions count from the start of each document in the row, not of the row.
     separate_documents: segment ids number the documents of a row, and an added bos is given, not a
       target; otherwise a row is one segment and each bos is also the end mark of the text before.

@@ -15,7 +15,7 @@ from absl import flags
 
 from sbdjax.data.config import TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
-from sbdjax.data.rows import PLANS, Plan, build_row
+from sbdjax.data.rows import NO_ENDS, PLANS, Ends, Plan, build_row
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import CheckpointError, DataError, UsageError
@@ -49,8 +49,8 @@ class Rows(Protocol):
 class _TextRows:
   """Rows of one or several documents."""
 
-  def __init__(self, corpus: Corpus, plan: Plan, config: DataConfig):
-    self.corpus, self._plan, self._config = corpus, plan, config
+  def __init__(self, corpus: Corpus, plan: Plan, config: DataConfig, ends: Ends):
+    self.corpus, self._plan, self._config, self._ends = corpus, plan, config, ends
     self.num_rows = plan.num_rows
     self.signature = dict(
       seq_len=config.seq_len,
@@ -68,6 +68,7 @@ class _TextRows:
       self._config.seq_len,
       reset_positions=self._config.reset_positions,
       separate_documents=self._config.separate_documents,
+      ends=self._ends,
     )
 
 
@@ -271,15 +272,20 @@ def _rows(
     from sbdjax.data.trajectories import TrajectoryRows  # TFDS takes a second to import
 
     return TrajectoryRows(config, split, seed)
-  if corpus is None:
-    tokenizer = load_tokenizer(config.tokenizer) if tokenizer is None else tokenizer
-    corpus = load_corpus(config, split, tokenizer)
+  tokenizer = load_tokenizer(config.tokenizer) if tokenizer is None else tokenizer
+  corpus = load_corpus(config, split, tokenizer) if corpus is None else corpus
   if config.packing == "concat" and len(corpus.tokens) < config.seq_len:
     raise DataError(
       f"the {split} split has {len(corpus.tokens)} tokens, fewer than one row of "
       f"data.seq_len={config.seq_len}: give more text or shorter rows"
     )
-  return _TextRows(corpus, PLANS[config.packing](corpus, config.seq_len, seed), config)
+  ends = NO_ENDS
+  if config.packing == "crop":
+    ends = tokenizer.encode("", bos=config.add_bos), tokenizer.encode("", eos=config.add_eos)
+  room = config.seq_len - sum(map(len, ends))
+  if room < 1:
+    raise UsageError(f"data.seq_len={config.seq_len} leaves no room between bos and eos")
+  return _TextRows(corpus, PLANS[config.packing](corpus, room, seed), config, ends)
 
 
 def _parse_grain_flags():

@@ -4,7 +4,7 @@ Random access is what makes the stream independent of the number of processes an
 position a single integer: no packer carries a buffer from row to row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +24,8 @@ class Piece(NamedTuple):
 
 
 class Plan(Protocol):
-  """Which pieces make up which row; over an epoch every token of the corpus is in one row."""
+  """Which pieces make up which row; over an epoch every token of the corpus is in one row, except
+  where documents are cropped."""
 
   num_rows: int
 
@@ -109,6 +110,23 @@ def pad_plan(corpus: Corpus, seq_len: int, seed: int | None = None) -> FixedPlan
   return FixedPlan([[piece] for piece in _cut_documents(corpus, seq_len, seed)])
 
 
+class CropPlan:
+  """One document a row, of those longer than L a part: a random one each epoch, the first without
+  a seed."""
+
+  def __init__(self, corpus: Corpus, seq_len: int, seed: int | None = None):
+    self._corpus, self._seq_len, self._seed = corpus, seq_len, seed
+    self.num_rows = len(corpus.lengths)
+
+  def pieces(self, epoch: int, row: int) -> list[Piece]:
+    start, spare = int(self._corpus.starts[row]), int(self._corpus.lengths[row]) - self._seq_len
+    if spare <= 0:
+      return [Piece(start, start + spare + self._seq_len, row)]
+    if self._seed is not None:
+      start += int(np.random.default_rng((self._seed, epoch, row)).integers(spare + 1))
+    return [Piece(start, start + self._seq_len, row)]
+
+
 def first_fit_plan(corpus: Corpus, seq_len: int, seed: int | None = None) -> FixedPlan:
   """Each piece goes to the first of the open rows with room; the fullest closes beyond 256."""
   rows: list[list[Piece]] = []
@@ -135,7 +153,11 @@ PLANS: dict[str, Callable[..., Plan]] = {
   "concat": ConcatPlan,
   "first_fit": first_fit_plan,
   "pad": pad_plan,
+  "crop": CropPlan,
 }
+# Ids put before and after each piece.
+Ends = tuple[Sequence[int], Sequence[int]]
+NO_ENDS: Ends = ((), ())
 
 
 def build_row(
@@ -145,8 +167,12 @@ def build_row(
   *,
   reset_positions: bool,
   separate_documents: bool,
+  ends: Ends = NO_ENDS,
 ) -> dict[str, np.ndarray]:
   """One row of a batch; no pieces give a row of padding.
+
+  Args:
+    ends: given tokens (weight 0) to stand around each piece; the plan leaves room for them.
 
   Returns:
     tokens int32[L]; weights float32[L], 1 where the token is a target and 0 for prompts and
@@ -157,14 +183,16 @@ def build_row(
   weights = np.zeros(seq_len, np.float32)
   at = 0
   for number, piece in enumerate(pieces):
-    size = piece.stop - piece.start
+    before, after = map(len, ends)
+    body = piece.stop - piece.start
+    size = before + body + after
     span = slice(at, at + size)
-    tokens[span] = corpus.tokens[piece.start : piece.stop]
+    tokens[span] = np.concatenate([ends[0], corpus.tokens[piece.start : piece.stop], ends[1]])
     positions[span] = np.arange(size) + (0 if reset_positions else at)
     segments[span] = number + 1 if separate_documents else 1
-    weights[span] = 1
+    weights[at + before : at + before + body] = 1
     if corpus.prompt_lengths is not None:
       prompt_stop = corpus.starts[piece.document] + corpus.prompt_lengths[piece.document]
-      weights[at : at + min(size, max(0, int(prompt_stop) - piece.start))] = 0
+      weights[at : at + before + min(body, max(0, int(prompt_stop) - piece.start))] = 0
     at += size
   return dict(tokens=tokens, weights=weights, positions=positions, segment_ids=segments)

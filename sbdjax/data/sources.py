@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from sbdjax.data import assets, text8
 from sbdjax.data.config import SPLITS, TFDS_PREFIX, TRAJECTORIES, DataConfig, check_choice
 from sbdjax.data.corpus import Corpus, Document, check_ids, tokenize
+from sbdjax.data.fasta import read_fasta
 from sbdjax.data.files import read_documents, read_jsonl
 from sbdjax.data.splits import split_range
 from sbdjax.data.token_file import read_tokens
@@ -47,8 +48,8 @@ def _tokenize(
   return tokenize(
     documents,
     tokenizer,
-    add_bos=config.add_bos,
-    add_eos=config.add_eos,
+    add_bos=config.add_bos and config.packing != "crop",  # there they stand around what is cut
+    add_eos=config.add_eos and config.packing != "crop",
     bos_is_given=config.separate_documents,
     origin=origin,
   )
@@ -133,6 +134,7 @@ _LOADERS: dict[str, Callable[[DataConfig, str, Tokenizer], Corpus]] = {
   "text8": _load_text8,
   "text": _load_text,
   "jsonl": _load_files(lambda path, _: read_jsonl(path)),
+  "fasta": _load_files(lambda path, _: read_fasta(path)),
   "tokens": _load_tokens,
   TRAJECTORIES: _load_trajectories,
 }

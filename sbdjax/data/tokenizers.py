@@ -14,6 +14,7 @@ from sbdjax.data.bpe_tokenizer import (
   load_tokenizer_json,
   tokenizer_config,
   with_settings,
+  with_special,
 )
 from sbdjax.data.llama2c_tokenizer import Llama2cTokenizer
 from sbdjax.data.text8_tokenizer import Text8Tokenizer
@@ -83,6 +84,7 @@ FILES = (
 
 BUILTIN: dict[str, Callable[[], Tokenizer]] = {
   "text8": Text8Tokenizer,
+  "esm": lambda: with_special(vocabulary_files.esm_library(vocabulary_files.ESM_ALPHABET), {}),
   "tok512": lambda: Llama2cTokenizer.load(assets.path("tok512.bin")),
 }
 
@@ -130,7 +132,8 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
   """The tokenizer called `name`, or read from the file or folder `name`.
 
   Args:
-    name: "text8"; "tok512" (embedded llama2.c vocabulary); a `tokenizer.json`; a llama2.c `*.bin`;
+    name: "text8"; "esm" (the 33 tokens of ESM-2's alphabet, for proteins); "tok512" (embedded
+      llama2.c vocabulary); a `tokenizer.json`; a llama2.c `*.bin`;
       or a folder with one of those or with GPT-2's `encoder.json` and `vocab.bpe`.
     mask_id: sets the tokenizer's `mask_id`; None keeps the vocabulary's own mask token, if any.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -14,6 +14,12 @@ from sbdjax.errors import DataError
 
 # Classes (tokenizer_config.json) whose vocab.json and merges.txt are cut up as Qwen2's are.
 QWEN2_CLASSES = ("Qwen2Tokenizer", "DreamTokenizer")
+# The alphabet of ESM-1b and ESM-2 (facebookresearch/esm): token i has id i.
+ESM_ALPHABET = (
+  *("<cls>", "<pad>", "<eos>", "<unk>"),
+  *"LAGVSERTIDPKQNFYMHWCXBUZO.-",
+  *("<null_1>", "<mask>"),
+)
 # How Qwen2 cuts text before the merges: contractions, words with one leading sign, single digits,
 # signs, line ends, spaces.
 _QWEN2_WORDS = (
@@ -72,8 +78,11 @@ def esm(vocab: pathlib.Path) -> tokenizers.Tokenizer | None:
     tokens = vocab.read_text("utf-8").split()
   except (OSError, ValueError) as error:
     raise DataError(f"cannot read {vocab}: {error}") from error
-  if not {"<cls>", "<eos>", "<mask>", "<unk>"} <= set(tokens):
-    return None
+  return esm_library(tokens) if {"<cls>", "<eos>", "<mask>", "<unk>"} <= set(tokens) else None
+
+
+def esm_library(tokens: Sequence[str]) -> tokenizers.Tokenizer:
+  """A tokenizer of single residues from its tokens in the order of their ids."""
   ids = {token: i for i, token in enumerate(tokens)}
   library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
   known = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))

@@ -31,7 +31,7 @@ def rows_of(plan, corpus, epoch, seq_len):
 
 @pytest.mark.parametrize("lengths", [random_lengths(0), [1000], [3, 1], [16, 16], [1] * 50])
 @pytest.mark.parametrize("seed", [None, 5])
-@pytest.mark.parametrize("packing", PLANS)
+@pytest.mark.parametrize("packing", sorted(PLANS.keys() - {"crop"}))
 def test_every_token_once_an_epoch(packing, seed, lengths):
   corpus = corpus_of(lengths)
   plan = PLANS[packing](corpus, 16, seed)

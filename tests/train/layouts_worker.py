@@ -6,7 +6,9 @@ import sys
 import jax
 import numpy as np
 
-from sbdjax.losses import block_diffusion
+from sbdjax.losses import block_diffusion, mdm, ssmd
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import make_sigma_lm
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, make_layout
@@ -21,6 +23,25 @@ BLOCKS = (
   models.lm_of(vocab_size=toy.VOCAB, mask_id=toy.MASK, num_layers=1),
   block_diffusion.make_loss(block_diffusion.BlockDiffusionLossConfig(4)),
 )
+# Output maps that start at zero leave gradients as small as rounding to what is below them, which
+# Adam would blow up.
+SIGMA_LM = make_sigma_lm(BLOCKS[0].config, HeadConfig(output_residual=False))
+MDM = mdm.make_loss(mdm.MDMLossConfig(schedule="cosine"))
+SSMD = ssmd.make_loss(ssmd.SSMDLossConfig())
+
+
+def masked_losses(lm, params, batch, key):
+  """Both losses of masked diffusion at once: one program to compile a layout instead of two."""
+  first, weight, metrics = MDM(BLOCKS[0], params["trunk"], batch, key)
+  second, _, more = SSMD(lm, params, batch, key)
+  return first + second, weight, metrics | more
+
+
+# The jacobi loss draws nothing: the noise comes with the batch.
+JACOBI = (
+  models.lm_of(vocab_size=toy.VOCAB, mask_id=toy.MASK, num_layers=1),
+  jacobi.make_loss(jacobi.JacobiLossConfig()),
+)
 LAYOUTS = {  # name: (settings, devices, microbatches)
   "one device": (ParallelConfig(), 1, 1),
   "pmap of 8": (ParallelConfig(mode="pmap"), 8, 1),
@@ -28,8 +49,10 @@ LAYOUTS = {  # name: (settings, devices, microbatches)
   "mesh 4x2": (ParallelConfig(fsdp=4, tensor=2), 8, 1),
   "mesh 2x2x2, accumulated": (ParallelConfig(fsdp=2, tensor=2), 8, 4),
 }
+TASKS = {"block diffusion": BLOCKS, "mdm and ssmd": (SIGMA_LM, masked_losses)}
 RUNS = {name: (TOY, *layout) for name, layout in LAYOUTS.items()} | {
-  f"block diffusion, {name}": (BLOCKS, *LAYOUTS[name])
+  f"{task}, {name}": (TASKS[task], *LAYOUTS[name])
+  for task in TASKS
   for name in ("one device", "pmap of 8", "mesh 4x2")
 }
 
@@ -50,10 +73,10 @@ def run(task, config, devices, accumulation):
   step = make_train_step(lm, loss_fn, optimizer, config)
   step = layout.compile_train(step, abstract)
   for i in range(STEPS):
-    state, metrics = step(state, layout.place(toy.make_batch(i, BATCH)))
+    state, metrics = step(state, layout.place(make_batch(i)))
   evaluate = layout.compile_eval(make_eval_step(lm, loss_fn), abstract.params)
-  evaluated = evaluate(state.params, layout.place(toy.make_batch(9, BATCH)), state.key)
-  kernel = state.params["layers"]["mlp"]["up_kernel"]
+  evaluated = evaluate(state.params, layout.place(make_batch(9)), state.key)
+  kernel = next(leaf for name, leaf in leaf_names(state.params).items() if "up_kernel" in name)
   return {
     "leaves": {
       name: np.asarray(leaf).ravel().tolist()

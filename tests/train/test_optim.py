@@ -152,3 +152,35 @@ def test_muon_decays_what_adamw_decays():
 def test_an_unknown_optimizer_is_named():
   with pytest.raises(UsageError, match="optim.name='sgd'.*adamw.*muon"):
     OptimConfig(name="sgd")
+
+
+def test_frozen_parameters_get_no_gradient_no_update_and_no_state():
+  params = {"trunk": {"kernel": jnp.ones((2, 3))}, "head": {"kernel": jnp.full((3,), 2.0)}}
+  optimizer = make_optimizer(OptimConfig(weight_decay=0.5, frozen="^trunk/"), 10)
+  loss = lambda p: jnp.sum(optimizer.freeze(p)["trunk"]["kernel"] @ p["head"]["kernel"])
+  grads = jax.grad(lambda p: loss(optimizer.freeze(p)))(params)
+  assert not np.any(grads["trunk"]["kernel"]) and np.all(grads["head"]["kernel"])
+  state = optimizer.tx.init(params)
+  assert sum(np.size(x) for x in jax.tree.leaves(state)) == 2 * 3 + 2  # two moments, two counts
+  wrong = {**grads, "trunk": {"kernel": jnp.ones((2, 3))}}
+  updates, _ = optimizer.tx.update(wrong, state, params)
+  assert not np.any(updates["trunk"]["kernel"]) and np.all(updates["head"]["kernel"])
+  whole, _ = make_optimizer(OptimConfig(weight_decay=0.5, clip_norm=0.0), 10), None
+  alone = whole.tx.update(
+    {"head": grads["head"]}, whole.tx.init({"head": params["head"]}), {"head": params["head"]}
+  )
+  np.testing.assert_allclose(updates["head"]["kernel"], alone[0]["head"]["kernel"], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ("pattern", "match"), [("^trunc/", "no parameter"), (".", "every parameter")]
+)
+def test_a_frozen_pattern_must_divide_the_parameters(pattern, match):
+  tx = make_optimizer(OptimConfig(frozen=pattern), 10).tx
+  with pytest.raises(UsageError, match=match):
+    tx.init({"trunk": jnp.ones(2), "head": jnp.ones(2)})
+
+
+def test_a_frozen_pattern_must_be_a_regular_expression():
+  with pytest.raises(UsageError, match="regular expression"):
+    OptimConfig(frozen="(")

@@ -12,8 +12,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from sbdjax.errors import UsageError
-from sbdjax.lm import make_lm
+from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.sigma_lm import make_sigma_lm
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, check_batch, make_mesh, spec_for
@@ -44,6 +45,10 @@ def layouts(tmp_path_factory):
     ("", "mesh 2x2x2, accumulated"),
     ("block diffusion, ", "pmap of 8"),
     ("block diffusion, ", "mesh 4x2"),
+    ("jacobi, ", "pmap of 8"),
+    ("jacobi, ", "mesh 4x2"),
+    ("mdm and ssmd, ", "pmap of 8"),
+    ("mdm and ssmd, ", "mesh 4x2"),
   ],
 )
 def test_parameters_after_four_steps_equal_those_of_one_device(layouts, task, name):
@@ -81,11 +86,12 @@ class _Mesh:
 def test_rules_reach_every_matrix_of_the_transformer_and_its_moments():
   config = TransformerConfig(
     vocab_size=64, num_layers=2, d_model=32, num_heads=8, num_kv_heads=4, d_ff=64, max_seq_len=8,
-    qkv_bias=True, qk_norm=True, tie_embeddings=False,
+    qkv_bias=True, qk_norm=True, tie_embeddings=False, mask_id=63,
   )  # fmt: skip
+  lm = make_sigma_lm(config, HeadConfig())
   tx = make_optimizer(OptimConfig(), 10).tx
   key = jax.random.key(0)
-  state = jax.eval_shape(lambda: state_lib.create(make_lm(config).init(key), tx, key, ema=True))
+  state = jax.eval_shape(lambda: state_lib.create(lm.init(key), tx, key, ema=True))
   leaves = leaf_names(state)
   for name, leaf in leaves.items():
     spec = spec_for(name, leaf.shape, _Mesh)
