@@ -39,7 +39,7 @@ ONLY_IN = {
   "ml_collections": ("cli/",),
   "orbax": ("train/checkpoints.py",),
   "grain": ("data/pipeline.py",),
-  "tensorflow_datasets": ("data/tfds_text8.py", "data/trajectories.py"),
+  "tensorflow_datasets": ("data/tfds_", "data/trajectories.py"),
 }
 NEVER = ("tensorflow", "clu")
 

@@ -9,7 +9,8 @@ from sbdjax.errors import UsageError
 
 SPLITS = ("train", "validation", "test")
 TRAJECTORIES = "trajectories"
-FILE_SOURCES = ("text", "jsonl", "fasta", "tokens", TRAJECTORIES)
+PACKED = "packed"
+FILE_SOURCES = ("text", "jsonl", "fasta", "tokens", PACKED, TRAJECTORIES)
 SOURCES = ("stories", "text8", *FILE_SOURCES)
 TFDS_PREFIX = "tfds:"
 PACKINGS = ("concat", "first_fit", "pad", "crop")
@@ -21,8 +22,8 @@ class DataConfig:
 
   Attributes:
     source: "stories" (embedded TinyStories), "text8", "text" (plain text documents), "jsonl",
-      "fasta" (protein sequences),
-      "tokens" (already tokenized: .npz of `token_file.write_tokens`, .npy), "trajectories" (a
+      "fasta" (protein sequences), "tokens" (already tokenized: .npz of `token_file.write_tokens`,
+      .npy), "packed" (a folder of `python -m sbdjax.data.tfds_openwebtext`), "trajectories" (a
       folder of `python -m sbdjax trajectories`), or "tfds:NAME".
     path: the file to read (`asset:NAME` is an embedded one; .xz and .gz are opened); for "tfds:"
       the data_dir. Empty: what is embedded, or for text8 the cache, its official address, or the

@@ -13,7 +13,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from sbdjax.data.config import TRAJECTORIES, DataConfig
+from sbdjax.data.config import PACKED, TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.rows import NO_ENDS, PLANS, Ends, Plan, build_row
 from sbdjax.data.sources import load_corpus
@@ -272,6 +272,10 @@ def _rows(
     from sbdjax.data.trajectories import TrajectoryRows  # TFDS takes a second to import
 
     return TrajectoryRows(config, split, seed)
+  if config.source == PACKED:
+    from sbdjax.data.tfds_openwebtext import PackedRows
+
+    return PackedRows(config, split)
   tokenizer = load_tokenizer(config.tokenizer) if tokenizer is None else tokenizer
   corpus = load_corpus(config, split, tokenizer) if corpus is None else corpus
   if config.packing == "concat" and len(corpus.tokens) < config.seq_len:

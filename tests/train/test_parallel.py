@@ -32,7 +32,7 @@ def layouts(tmp_path_factory):
   # NPROC: with one thread a device and fewer cores, collectives of fake devices can deadlock.
   env = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "16", "XLA_FLAGS": flags.strip()}
   command = [sys.executable, "-m", "tests.train.layouts_worker", str(out)]
-  subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=300)
+  subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=900)
   return json.loads(out.read_text())
 
 
