@@ -78,8 +78,9 @@ def plan(
       _set(of_round, name, value)
     folder = workdir / f"round{number}"
     of_round.collect.checkpoint = of_round.init.checkpoint = checkpoint
-    collect = to_dataclass(CollectConfig, of_round.pop("collect"), "collect")
-    prompts = to_dataclass(DataConfig, of_round.pop("prompts"), "prompts")
+    collect = to_dataclass(CollectConfig, of_round.collect, "collect")
+    prompts = to_dataclass(DataConfig, of_round.prompts, "prompts")
+    del of_round.collect, of_round.prompts
     rounds.append(Round(folder, collect, prompts, of_round))
     of_round.data.path = str(rounds[-1].trajectories)
     checkpoint = str(folder)

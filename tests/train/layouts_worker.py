@@ -6,7 +6,7 @@ import sys
 import jax
 import numpy as np
 
-from sbdjax.losses import block_diffusion, mdm, ssmd
+from sbdjax.losses import block_diffusion, jacobi, mdm, ssmd
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from sbdjax.train import state as state_lib
@@ -37,11 +37,7 @@ def masked_losses(lm, params, batch, key):
   return first + second, weight, metrics | more
 
 
-# The jacobi loss draws nothing: the noise comes with the batch.
-JACOBI = (
-  models.lm_of(vocab_size=toy.VOCAB, mask_id=toy.MASK, num_layers=1),
-  jacobi.make_loss(jacobi.JacobiLossConfig()),
-)
+JACOBI = (BLOCKS[0], jacobi.make_loss(jacobi.JacobiLossConfig()))
 LAYOUTS = {  # name: (settings, devices, microbatches)
   "one device": (ParallelConfig(), 1, 1),
   "pmap of 8": (ParallelConfig(mode="pmap"), 8, 1),
@@ -49,12 +45,26 @@ LAYOUTS = {  # name: (settings, devices, microbatches)
   "mesh 4x2": (ParallelConfig(fsdp=4, tensor=2), 8, 1),
   "mesh 2x2x2, accumulated": (ParallelConfig(fsdp=2, tensor=2), 8, 4),
 }
-TASKS = {"block diffusion": BLOCKS, "mdm and ssmd": (SIGMA_LM, masked_losses)}
+TASKS = {
+  "block diffusion": BLOCKS,
+  "mdm and ssmd": (SIGMA_LM, masked_losses),
+  "jacobi": JACOBI,
+}
 RUNS = {name: (TOY, *layout) for name, layout in LAYOUTS.items()} | {
   f"{task}, {name}": (TASKS[task], *LAYOUTS[name])
   for task in TASKS
   for name in ("one device", "pmap of 8", "mesh 4x2")
 }
+
+
+def make_batch(step):
+  """The toy's batch with two blocks of two tokens a row, wrong in other numbers of places."""
+  batch = toy.make_batch(step, BATCH)
+  rng = np.random.default_rng(step)
+  clean = batch["tokens"][:, 1:5].reshape(-1, 2, 2)
+  wrong = rng.random(clean.shape) < np.linspace(0, 1, BATCH)[:, None, None]
+  noisy = np.where(wrong, rng.integers(0, toy.MASK, clean.shape), clean).astype(np.int32)
+  return batch | {"noisy": noisy, "start": np.ones(BATCH, np.int32)}
 
 
 def run(task, config, devices, accumulation):
