@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sbdjax.cli import fillers
 from sbdjax.cli.common import nearest, to_dataclass
 from sbdjax.cli.flags import parse_fields
+from sbdjax.corruption import MASK_SCHEDULES
 from sbdjax.decode import (
   ar,
   diffusion,
@@ -35,9 +37,12 @@ from sbdjax.decode.select import Rule
 from sbdjax.errors import UsageError
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM
+from sbdjax.sigma_lm import SigmaLM
 
 # Settings handed to the compiled program as numbers: changing them compiles nothing.
-TRACED = ("gamma", "f", "tau", "tokens_per_step", "threshold", "steps_per_block")
+TRACED = (
+  *("gamma", "f", "tau", "tokens_per_step", "threshold", "steps_per_block", "steps", "n_inner"),
+)
 AUTO = "auto"  # as the checkpoint says
 Numbers = Mapping[str, Any]
 
@@ -48,7 +53,8 @@ class DecoderConfig:
 
   Attributes:
     name: the method, a key of METHODS.
-    max_tokens: largest number of generated tokens of a prompt.
+    max_tokens: largest number of generated tokens of a prompt. 0 with mdm and ssmd: only the mask
+      tokens of the prompt are filled.
     temperature: 0 is greedy, otherwise tokens are drawn from softmax(logits / temperature).
     top_k: draw from the `top_k` most probable tokens only; 0: from all.
     top_p: draw from the smallest set of tokens with this mass; 1: from all.
@@ -83,6 +89,16 @@ class DecoderConfig:
     points: acceptance points a forward drafts behind; 0: all (drafting fan_out).
     candidates: verify the second choice of every draft too.
     verify: how drafts are accepted, a key of VERIFY.
+    unmask: which masks a forward reveals, a key of `fillers.UNMASK` (mdm, like the next two).
+    steps: of the reverse process (unmask ancestral); those that reveal nothing are not run.
+    noise: its schedule, "linear" or "cosine".
+    window: how many tokens a trunk pass may reveal, a key of `fillers.WINDOWS` (ssmd, like all
+      below).
+    dtau: of the cosine window, about one over the trunk passes.
+    slope: of the linear window.
+    window_size: of the constant window.
+    n_inner: N, draft / verify loops a trunk pass; 0: until the window is used up.
+    first_equal: take the draft for the target of a trunk pass's first token.
   """
 
   name: str = "ar"
@@ -115,6 +131,15 @@ class DecoderConfig:
   points: int = 0
   candidates: bool = False
   verify: str = "exact_match"
+  unmask: str = "ancestral"
+  steps: int = 64
+  noise: str = "linear"
+  window: str = "cosine"
+  dtau: float = 0.05
+  slope: float = 0.25
+  window_size: int = 8
+  n_inner: int = 1
+  first_equal: bool = False
 
   def __post_init__(self):
     choices = {
@@ -127,6 +152,9 @@ class DecoderConfig:
       "exit_at": ("block", "eos"),
       "drafting": DRAFTING,
       "verify": VERIFY,
+      "unmask": fillers.UNMASK,
+      "noise": MASK_SCHEDULES,
+      "window": fillers.WINDOWS,
     }
     for field, known in choices.items():
       value = getattr(self, field)
@@ -134,12 +162,15 @@ class DecoderConfig:
         raise UsageError(
           f"decoder.{field}={value!r}{nearest(value, known)}: choose one of {', '.join(known)}"
         )
-    for field in ("max_tokens", "block_size", "tokens_per_step", "draft_steps"):
-      if getattr(self, field) < 1:
-        raise UsageError(f"decoder.{field}={getattr(self, field)} must be at least 1")
+    positive = ("max_tokens", "block_size", "tokens_per_step", "draft_steps", "steps")
+    for field in (*positive, "window_size"):
+      least = 0 if field == "max_tokens" and METHODS[self.name].any_order else 1
+      if getattr(self, field) < least:
+        raise UsageError(f"decoder.{field}={getattr(self, field)} must be at least {least}")
     if self.name == "dynamic" and self.threshold is None:
       object.__setattr__(self, "threshold", 0.9)
-    for field in ("gamma", "f", "tau", "steps_per_block", "threshold", "cfg_scale", "points"):
+    at_least_0 = ("gamma", "f", "tau", "steps_per_block", "threshold", "cfg_scale", "points")
+    for field in (*at_least_0, "n_inner"):
       if getattr(self, field) is not None and not getattr(self, field) >= 0:  # NaN fails too
         raise UsageError(f"decoder.{field}={getattr(self, field)} must not be negative")
     sampling.make_choice(self.temperature, self.top_k, self.top_p)
@@ -205,6 +236,8 @@ class Method(NamedTuple):
       forward worked on, -1 for nothing; None for methods that do not draft.
     counts_prefill: records count the prompt's forward in `nfe` too, as papers on diffusion models
       do: whether there is one depends on the cache and the prompt.
+    models: the kinds of model it decodes.
+    any_order: a prompt may be empty, and hold mask tokens anywhere, which are filled.
   """
 
   reads: Callable[[DecoderConfig], tuple[str, ...]]
@@ -212,6 +245,8 @@ class Method(NamedTuple):
   canvas: Callable[[Any, DecoderConfig], Canvas]
   tried: Callable[[Any], jax.Array] | None = None
   counts_prefill: bool = False
+  models: tuple[type, ...] = (LM,)
+  any_order: bool = False
 
 
 def _choose(config: DecoderConfig) -> sampling.Choose:
@@ -365,6 +400,20 @@ METHODS: dict[str, Method] = {
     tried=lambda state: state.tried_BxW,
     counts_prefill=True,
   ),
+  "mdm": Method(
+    reads=fillers.mdm_reads,
+    build=fillers.build_mdm,
+    canvas=lambda state, config: Canvas(state.out.prompt_len_B, config.max_tokens, state.end_B),
+    models=(LM, SigmaLM),
+    any_order=True,
+  ),
+  "ssmd": Method(
+    reads=fillers.ssmd_reads,
+    build=fillers.build_ssmd,
+    canvas=lambda state, config: Canvas(state.out.prompt_len_B, config.max_tokens, state.end_B),
+    models=(SigmaLM,),
+    any_order=True,
+  ),
 }
 
 
@@ -443,13 +492,20 @@ def static_part(config: DecoderConfig) -> DecoderConfig:
 
 
 def make_sampler(
-  lm: LM, config: DecoderConfig, eos_ids: tuple[int, ...], numbers: Numbers | None = None
+  lm: LM | SigmaLM, config: DecoderConfig, eos_ids: tuple[int, ...], numbers: Numbers | None = None
 ) -> Sampler:
   """The sampler of `config`; `numbers` (default: its own) may be traced.
 
   Raises:
-    UsageError: the model cannot be decoded this way (no mask token).
+    UsageError: the model cannot be decoded this way (no mask token, or no causal blocks).
   """
-  limits = Limits(config.max_tokens, eos_ids)
+  method = METHODS[config.name]
+  if not isinstance(lm, method.models):
+    known = [name for name, other in METHODS.items() if isinstance(lm, other.models)]
+    raise UsageError(
+      f"decoder.name={config.name} is not for this kind of model: choose one of {', '.join(known)}"
+    )
+  # Buffers have room for one token at least.
+  limits = Limits(max(config.max_tokens, 1), eos_ids, None if config.max_tokens else 0)
   numbers = numbers_of(config) if numbers is None else numbers
-  return METHODS[config.name].build(lm, limits, config, numbers)
+  return method.build(lm, limits, config, numbers)

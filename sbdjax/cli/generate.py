@@ -6,14 +6,19 @@ sbd_verified block_size, drafting (alternating, fused, fan_out), points, candida
 diffusion models: name static, dynamic or freedave with block_size, steps_per_block or threshold,
 score, cache, early_exit, exit_at, cfg_scale, suppress, and for freedave draft_steps, draft_mode,
 eager, frugal and carry; attention, shifted and block_size are the checkpoint's own unless given.
+For masked diffusion: name mdm with unmask (ancestral: steps, noise; first_hitting; top_k), or ssmd
+for self-speculative models, with window (cosine: dtau; linear; constant; full), n_inner and
+first_equal. Both fill a row in any order: a prompt may be empty, and with --hole=_ every _ of it
+stands for a token to be filled in (with --prompt_tokens: the mask token's id).
 
 With --json one object a prompt and line on standard output: prompt_tokens, tokens (the whole canvas
 for methods that fill one), valid_tokens (how many of them count: up to the first EOS), text (theirs),
-nfe (forwards; for diffusion models all of them, else without the prompt's), prefill_nfe (those of the
+nfe (forwards; for diffusion models all of them, else without the prompt's; for self-speculative ones
+trunk_passes and causal_passes as fractions of a forward of all blocks), prefill_nfe (those of the
 prompt), query_tokens (the widths of the forwards without the prompt's summed, drafts included),
 drafted and accepted (tokens of drafts), tpf (valid tokens a forward of nfe), reveal_step, finish,
-seconds (of its batch, compilation apart), and the settings. Without it a terminal shows the text as
-it is made; anything else gets the text.
+seconds (of its batch, compilation apart), prompt_text (of mdm and ssmd, holes filled), and the
+settings. Without it a terminal shows the text as it is made; anything else gets the text.
 """
 
 from __future__ import annotations
@@ -37,9 +42,22 @@ from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
-  """Token ids of a text prompt, after a bos where the vocabulary has one."""
-  return tokenizer.encode(text, bos=tokenizer.bos_id is not None)
+def encode_prompt(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int]:
+  """Token ids of a text prompt, after a bos where the vocabulary has one.
+
+  Args:
+    hole: what stands for a mask token in the text; None: nothing does.
+
+  Raises:
+    UsageError: a hole, and no mask token.
+  """
+  if hole and tokenizer.mask_id is None:
+    raise UsageError("--hole stands for a mask token, and this checkpoint has none")
+  first, *others = text.split(hole) if hole else [text]
+  ids = tokenizer.encode(first, bos=tokenizer.bos_id is not None)
+  for part in others:
+    ids += [tokenizer.mask_id, *tokenizer.encode(part, continues=True)]
+  return ids
 
 
 def _read_prompts(path: str) -> list[str]:
@@ -69,18 +87,18 @@ def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[in
   if args.prompt_tokens is not None:
     return flags.parse_token_lists(args.prompt_tokens, "--prompt_tokens")
   texts = _read_prompts(args.prompts_file) if args.prompts_file is not None else args.prompt
-  return [encode_prompt(tokenizer, text) for text in texts]
+  return [encode_prompt(tokenizer, text, args.hole) for text in texts]
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], model: Pretrained, config: DecoderConfig):
   """Raises UsageError for prompts the model cannot continue by `config.max_tokens`."""
-  shape = model.lm.config
+  shape, any_order = model.lm.config, decoders.METHODS[config.name].any_order
   if not prompts:
     raise UsageError("there are no prompts: --prompt_tokens is an empty list")
   for i, prompt in enumerate(prompts):
-    if not prompt:
+    if not prompt and not any_order:
       raise UsageError(f"prompt {i} is empty: give at least one token")
-    if shape.mask_id in prompt:
+    if shape.mask_id in prompt and not any_order:
       raise UsageError(f"prompt {i} holds {shape.mask_id}, the mask token: give ordinary tokens")
   check_context(prompts, config.max_tokens, shape.max_seq_len, shape.vocab_size)
 
@@ -90,24 +108,33 @@ def as_record(result: Result, model: Pretrained, settings: dict[str, Any]) -> di
   text = None
   if not isinstance(model.tokenizer, NumberTokenizer):
     text = live.text_after(model.tokenizer, result.prompt_tokens, result.text_tokens)
-  counts_prefill = decoders.METHODS[settings["decoder"]["name"]].counts_prefill
-  nfe = result.nfe + (result.prefill_nfe if counts_prefill else 0)
-  return {
-    "prompt_tokens": result.prompt_tokens,
-    "tokens": result.tokens,
-    "valid_tokens": result.valid,
-    "text": text,
-    "nfe": nfe,
-    "prefill_nfe": result.prefill_nfe,
-    "query_tokens": result.query_tokens,
-    "drafted": result.drafted,
-    "accepted": result.accepted,
-    "tpf": result.valid / nfe,
-    "reveal_step": result.reveal_step,
-    "finish": result.finish,
-    "seconds": result.seconds,
-    "batch_size": result.batch_size,
-  } | settings
+  method = decoders.METHODS[settings["decoder"]["name"]]
+  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
+  more = {}
+  if method.any_order and text is not None:
+    more["prompt_text"] = model.tokenizer.decode(result.prompt_tokens)
+  if result.causal_passes is not None:
+    more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
+  return (
+    {
+      "prompt_tokens": result.prompt_tokens,
+      "tokens": result.tokens,
+      "valid_tokens": result.valid,
+      "text": text,
+      "nfe": nfe,
+      "prefill_nfe": result.prefill_nfe,
+      "query_tokens": result.query_tokens,
+      "drafted": result.drafted,
+      "accepted": result.accepted,
+      "tpf": result.valid / nfe if nfe else 0.0,
+      "reveal_step": result.reveal_step,
+      "finish": result.finish,
+      "seconds": result.seconds,
+      "batch_size": result.batch_size,
+    }
+    | more
+    | settings
+  )
 
 
 def title_of(checkpoint: str, config: DecoderConfig) -> str:
@@ -165,7 +192,8 @@ def tell(
 def make_decoder(model: Pretrained, config: DecoderConfig) -> Decoder:
   """The compiled sampler of `config`; its numbers are arguments."""
   eos_ids = model.generation.eos_ids
-  return Decoder(lambda numbers: decoders.make_sampler(model.lm, config, eos_ids, numbers))
+  build = lambda numbers: decoders.make_sampler(model.lm, config, eos_ids, numbers)
+  return Decoder(build, allow_empty=decoders.METHODS[config.name].any_order)
 
 
 def _parser() -> Parser:
@@ -175,6 +203,7 @@ def _parser() -> Parser:
   add("--prompt", action="append", help="text to continue; may be repeated")
   add("--prompts_file", help="text file with one prompt a line")
   add("--prompt_tokens", help="token ids, one list a prompt: [[1,2],[3]]")
+  add("--hole", help="what stands for a mask token in a text prompt (mdm and ssmd)")
   add("--json", action="store_true", help="print one JSON object a prompt")
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
   add("--batch_size", type=int, default=16, help="prompts decoded together (with --json)")

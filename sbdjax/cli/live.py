@@ -80,9 +80,10 @@ class Streamer:
     params,
     prompts: Sequence[Sequence[int]],
     tried: Callable[[Any], jax.Array] | None = None,
+    allow_empty: bool = False,
   ):
     self._params = params
-    self._padded, self._lengths = pad_prompts(prompts)
+    self._padded, self._lengths = pad_prompts(prompts, allow_empty=allow_empty)
     self._done, self._canvas, self._tried = sampler.done, canvas, tried
     row = (self._padded[:1], self._lengths[:1], jax.random.key(0)[None])
     start = time.perf_counter()
@@ -129,7 +130,8 @@ def make_streamer(
 ) -> Streamer:
   """A Streamer that knows where the method of `config` has its block."""
   method = METHODS[config.name]
-  return Streamer(sampler, lambda s: method.canvas(s, config), params, prompts, method.tried)
+  canvas = lambda state: method.canvas(state, config)
+  return Streamer(sampler, canvas, params, prompts, method.tried, method.any_order)
 
 
 def text_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:

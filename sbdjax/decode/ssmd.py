@@ -17,7 +17,6 @@ exact distribution of the output, and of the counts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import flax.struct
@@ -145,7 +144,6 @@ def make_sampler(
   """
   if isinstance(n_inner, (int, float)) and not n_inner >= 1:
     raise UsageError(f"n_inner={n_inner}: a trunk pass has at least one draft / verify loop")
-  loops = jnp.iinfo(jnp.int32).max if n_inner == math.inf else n_inner
   mask_id = model.config.mask_id
   normalise = log_probs() if to_log_probs is None else to_log_probs
 
@@ -221,7 +219,7 @@ def make_sampler(
         accepted_B=inner.accepted_B + jnp.where(inner.open_B, stop_B - inner.at_B, 0),
         rejected_B=rejected_B,
         passes_B=inner.passes_B + inner.open_B,
-        open_B=rejects_B & (now_B < size_B) & (rejected_B < loops),
+        open_B=rejects_B & (now_B < size_B) & (rejected_B < n_inner),
       )
 
     zero_B = jnp.zeros_like(first_B)

@@ -12,6 +12,7 @@ from sbdjax.decode import base, sampling, sbd, select
 from sbdjax.decode.base import Limits
 from sbdjax.errors import UsageError
 from tests import models
+from tests.decode import fill_reference
 
 LM = models.lm_of(mask_id=12)
 PARAMS = models.random_params(LM)
@@ -125,7 +126,7 @@ def test_static_part_forgets_numbers_only():
 
 
 # How many tokens a forward works on, where it is not the block.
-CANVAS_SIZES = {"ar": 0, "sbd_verified": 5}
+CANVAS_SIZES = {"ar": 0, "sbd_verified": 5, "mdm": 8, "ssmd": 8}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -133,7 +134,8 @@ def test_every_method_says_where_it_works(name):
   config = DecoderConfig(name, max_tokens=8, block_size=4)
   if "attention" in METHODS[name].reads(config):
     config = dataclasses.replace(config, attention="full")
-  sampler = decoders.make_sampler(LM, config, ())
+  lm = LM if LM.__class__ in METHODS[name].models else fill_reference.self_speculative(LM)
+  sampler = decoders.make_sampler(lm, config, ())
   state = sampler.init(PARAMS, *PROMPT, jax.random.key(0))
   canvas = METHODS[name].canvas(state, config)
   np.testing.assert_array_equal(canvas.start_B, PROMPT[1])
