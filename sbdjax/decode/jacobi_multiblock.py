@@ -86,47 +86,47 @@ def multiblock(
     where &= position_BxPN >= moved.after.length_B[:, None]
     return write(tokens_BxC, position_BxPN, chosen, where), jnp.where(active, kept_BxP, 0)
 
-  def spawn(key_B, plan: Plan, out: Generation):
+  def spawn(plan: Plan, out: Generation, guess_BxN):
     """Another block, if the newest one has come far enough: q_RA cloned and filled up."""
-    newest_B = read(plan.kept_BxP, plan.blocks_B[:, None] - 1)[:, 0] if num_pseudo else 0
+    newest_B = read(plan.kept_BxP, plan.blocks_B[:, None] - 1)[:, 0]
     newest_B = jnp.where(plan.blocks_B > 0, newest_B, out.length_B - (plan.end_B - n))
     # Where every block is full there is nothing to clone, and no place for it.
     spawns_B = (newest_B >= threshold) & (plan.blocks_B < num_pseudo)
     spawns_B &= out.length_B <= reach(plan)
-    position_BxN = reach(plan)[:, None] + index_N
     source_BxN = out.length_B[:, None] - 1 + index_N
-    cloned = read(out.tokens_BxC, source_BxN)
     in_ra = source_BxN < plan.end_B[:, None] - 1
-    value = jnp.where(in_ra, cloned, fill(key_B, out, position_BxN))
+    value = jnp.where(in_ra, read(out.tokens_BxC, source_BxN), guess_BxN)
+    position_BxN = reach(plan)[:, None] + index_N
     where = jnp.broadcast_to(spawns_B[:, None], position_BxN.shape)
     tokens = write(out.tokens_BxC, position_BxN, value, where)
     return tokens, plan.replace(blocks_B=plan.blocks_B + spawns_B)
 
-  def promote(key_B, plan: Plan, out: Generation):
+  def promote(plan: Plan, out: Generation, guess_BxN):
     """The first block that is not full becomes RA; a new one opens where none is left."""
     full_B = jnp.where(
       out.length_B < plan.end_B, 0, jnp.maximum(out.length_B - plan.end_B, 0) // n + 1
     )
-    fresh_tokens, fresh_end_B = open_block(fill, n, key_B, out, None)
     fresh_B = full_B > plan.blocks_B
-    shifted = jnp.pad(plan.kept_BxP, ((0, 0), (0, num_pseudo)))
-    kept_BxP = read(shifted, full_B[:, None] + index_P) if num_pseudo else plan.kept_BxP
-    return jnp.where(fresh_B[:, None], fresh_tokens, out.tokens_BxC), Plan(
-      end_B=jnp.where(fresh_B, fresh_end_B, plan.end_B + n * full_B),
+    where = jnp.broadcast_to(fresh_B[:, None], guess_BxN.shape)
+    tokens = write(out.tokens_BxC, out.length_B[:, None] + index_N, guess_BxN, where)
+    kept_BxP = jnp.pad(plan.kept_BxP, ((0, 0), (0, num_pseudo)))
+    return tokens, Plan(
+      end_B=jnp.where(fresh_B, out.length_B + n, plan.end_B + n * full_B),
       blocks_B=jnp.where(fresh_B, 0, plan.blocks_B - full_B),
-      kept_BxP=kept_BxP,
+      kept_BxP=read(kept_BxP, full_B[:, None] + index_P) if num_pseudo else plan.kept_BxP,
     )
 
   def advance(key_B, plan: Plan, moved: Moved):
     out = moved.after
     position_BxN = out.length_B[:, None] + index_N
     chosen = read(moved.chosen_BxT, position_BxN - moved.before.length_B[:, None])
-    where = position_BxN < plan.end_B[:, None] - 1
-    tokens = write(out.tokens_BxC, position_BxN, chosen, where)
+    tokens = write(out.tokens_BxC, position_BxN, chosen, position_BxN < plan.end_B[:, None] - 1)
+    spawned_BxN = reach(plan)[:, None] + index_N
+    guesses = fill(key_B, out, jnp.concatenate([spawned_BxN, position_BxN], axis=1))
     if num_pseudo:
       tokens, kept_BxP = predict_ahead(plan, moved, tokens)
       plan = plan.replace(kept_BxP=kept_BxP)
-      tokens, plan = spawn(key_B, plan, out.replace(tokens_BxC=tokens))
-    return promote(key_B, plan, out.replace(tokens_BxC=tokens))
+      tokens, plan = spawn(plan, out.replace(tokens_BxC=tokens), guesses[:, :n])
+    return promote(plan, out.replace(tokens_BxC=tokens), guesses[:, n:])
 
   return Drafting(num_blocks * n, start, verified, reach, advance)
