@@ -3,9 +3,12 @@
 `--data.FIELD=VALUE` sets a field of DataConfig (default: the embedded validation stories, one
 document a row). Reported are the next-token loss in nats a token (the mean over all targets), and
 for a model with a mask token the loss on masked tokens in blocks of --block_size, whose masks
-follow from --seed. `--data.source=text --data.path=FILE --data.split_sizes=(60,0,0) --split=train`
-takes the first 60 documents of FILE. A document of more than data.seq_len tokens goes on in another
-row, without what came before; with --truncate its rest is left out.
+follow from --seed. Of a masked-diffusion model it is the any-order bound, one random number of masks
+a row, in nats (nelbo) and bits a token; of a self-speculative one that of its drafts, and the same
+sum for its targets (which bounds nothing: experiments/ssmd_text8 has the exact likelihood).
+`--data.source=text --data.path=FILE --data.split_sizes=(60,0,0) --split=train` takes the first 60
+documents of FILE. A document of more than data.seq_len tokens goes on in another row, without what
+came before; with --truncate its rest is left out.
 """
 
 from __future__ import annotations
@@ -28,13 +31,18 @@ from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained, check_vocabulary, load_pretrained
-from sbdjax.losses import ntp, sbd
+from sbdjax.losses import mdm, ntp, sbd, ssmd
+from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train import metrics
 from sbdjax.train.step import make_eval_step
 
 
 def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
   """The losses that can be computed for the model, by name."""
+  if isinstance(model.lm, SigmaLM):
+    return {"ssmd": ssmd.make_loss(ssmd.SSMDLossConfig())}
+  if model.generation.attention == "full" and not model.generation.shifted:
+    return {"mdm": mdm.make_loss(mdm.MDMLossConfig())}
   if model.lm.config.mask_id is None:
     return {"ntp": ntp.make_loss(ntp.NTPLossConfig())}
   fixed = sbd.SBDLossConfig(block_size_min=block_size, block_size_max=block_size)
@@ -45,13 +53,17 @@ def evaluate(
   model: Pretrained, batches: Iterable[dict[str, Any]], block_size: int, seed: int
 ) -> dict[str, float]:
   """Means over all targets: ntp_loss (nats), ntp_accuracy, ntp_perplexity, and with a mask token
-  masked_loss (nats) and masked_accuracy."""
+  masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm` or
+  `losses.ssmd`, and the bound in bits a token."""
   key, values = jax.random.key(seed), {}
   for loss_fn in losses_of(model, block_size).values():
     step = jax.jit(make_eval_step(model.lm, loss_fn))
     values |= metrics.evaluate(step, model.params, batches, key)
   del values["loss"]  # a sum of terms; each is reported by its own name
-  return values | {"ntp_perplexity": math.exp(values["ntp_loss"])}
+  if "ntp_loss" in values:
+    values["ntp_perplexity"] = math.exp(values["ntp_loss"])
+  bounds = [name for name in ("nelbo", "draft_nelbo") if name in values]
+  return values | {name.replace("nelbo", "bits"): values[name] / math.log(2) for name in bounds}
 
 
 def truncate(corpus: Corpus, length: int) -> Corpus:

@@ -1,13 +1,14 @@
 """Masked diffusion and self-speculative models on the command line."""
 
 import json
+import math
 
 import jax
 import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
-from sbdjax.cli import decoders, generate
+from sbdjax.cli import decoders, evaluate, generate
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data.text8_tokenizer import ALPHABET, Text8Tokenizer
 from sbdjax.decode import base, mdm, sampling, ssmd, windows
@@ -93,6 +94,18 @@ def test_a_plain_model_is_no_self_speculative_one():
     decoders.make_sampler(models.lm_of(mask_id=12), DecoderConfig("ssmd"), ())
   with pytest.raises(UsageError, match="decoder.attention=full"):
     decoders.make_sampler(models.lm_of(mask_id=12), DecoderConfig("mdm"), ())
+
+
+def test_evaluate_reports_the_bound_of_the_drafts(checkpoint, monkeypatch, tmp_path, capsys):
+  monkeypatch.setattr(evaluate, "load_pretrained", generate.load_pretrained)
+  (tmp_path / "text").write_text("the cat sat on the mat " * 40)
+  code = entry.main([
+    "evaluate", "--checkpoint=tiny", "--data.source=text8", f"--data.path={tmp_path / 'text'}",
+    "--data.seq_len=8", "--data.packing=concat", "--json", "--split=train",
+  ])  # fmt: skip
+  found = json.loads(capsys.readouterr().out)
+  assert code == 0 and found["draft_bits"] == found["draft_nelbo"] / math.log(2) > 1
+  assert found["draft_nelbo"] != found["target_nelbo"] and "target_bits" not in found
 
 
 SETTINGS = [
