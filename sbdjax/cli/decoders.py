@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sbdjax.cli import fillers
+from sbdjax.cli import fillers, jacobi_decoders
 from sbdjax.cli.common import nearest, to_dataclass
 from sbdjax.cli.flags import parse_fields
 from sbdjax.corruption import MASK_SCHEDULES
@@ -88,7 +88,15 @@ class DecoderConfig:
     drafting: what a forward does, a key of DRAFTING (sbd_verified, like all below).
     points: acceptance points a forward drafts behind; 0: all (drafting fan_out).
     candidates: verify the second choice of every draft too.
-    verify: how drafts are accepted, a key of VERIFY.
+    verify: how drafts are accepted, a key of VERIFY (sbd_verified and the Jacobi methods).
+    guess: where first drafts come from, a key of `jacobi_decoders.GUESSES` (jacobi, jacobi_window,
+      jacobi_multiblock, like `pool` to `num_candidates`).
+    num_blocks: K, open at once (jacobi_multiblock; its `eager`: verified text may run into them).
+    spawn_ratio: r, the part of a block that is accepted when the next one is opened.
+    pool: what of the rejected predictions is tried again, a key of `jacobi_decoders.POOLS`.
+    pool_size: n-grams (pool ngrams) or sequences (pool points) it holds.
+    n_gram: tokens of an n-gram.
+    num_candidates: n-grams a forward verifies beside the drafts.
     unmask: which masks a forward reveals, a key of `fillers.UNMASK` (mdm, like the next two).
     steps: of the reverse process (unmask ancestral); those that reveal nothing are not run.
     noise: its schedule, "linear" or "cosine".
@@ -131,6 +139,13 @@ class DecoderConfig:
   points: int = 0
   candidates: bool = False
   verify: str = "exact_match"
+  guess: str = "text"
+  num_blocks: int = 2
+  spawn_ratio: float = 0.85
+  pool: str = "none"
+  pool_size: int = 64
+  n_gram: int = 4
+  num_candidates: int = 4
   unmask: str = "ancestral"
   steps: int = 64
   noise: str = "linear"
@@ -155,6 +170,8 @@ class DecoderConfig:
       "unmask": fillers.UNMASK,
       "noise": MASK_SCHEDULES,
       "window": fillers.WINDOWS,
+      "guess": jacobi_decoders.GUESSES,
+      "pool": jacobi_decoders.POOLS,
     }
     for field, known in choices.items():
       value = getattr(self, field)
@@ -361,6 +378,11 @@ def _verified_reads(config: DecoderConfig) -> tuple[str, ...]:
   return ("block_size", "drafting", *points, "candidates", "verify")
 
 
+def _build_jacobi(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
+  del numbers
+  return jacobi_decoders.build(lm, limits, config, VERIFY[config.verify](config))
+
+
 METHODS: dict[str, Method] = {
   "ar": Method(
     reads=lambda config: (),
@@ -414,6 +436,18 @@ METHODS: dict[str, Method] = {
     models=(SigmaLM,),
     any_order=True,
   ),
+} | {
+  name: Method(
+    reads=jacobi_decoders.reads,
+    build=_build_jacobi,
+    # The drafts: the view shows them turn into text.
+    canvas=lambda state, config: Canvas(
+      state.out.length_B,
+      jacobi_decoders.columns(config),
+      state.plan.end_B + config.block_size * state.plan.blocks_B,
+    ),
+  )
+  for name in jacobi_decoders.DRAFTS
 }
 
 

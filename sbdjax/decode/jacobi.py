@@ -60,7 +60,6 @@ class JacobiState:
     key_B: one key a row; noise is keyed by (row, position).
     plan: where the drafts stand.
     pool: what may be recycled.
-    tried_BxT: int32, what the last forward verified behind the text before it; -1 for nothing.
   """
 
   out: Generation
@@ -68,7 +67,6 @@ class JacobiState:
   key_B: jax.Array
   plan: Plan
   pool: Any
-  tried_BxT: jax.Array
 
 
 def make_sampler(
@@ -110,8 +108,7 @@ def make_sampler(
     key_B = base.row_keys(key, batch)
     tokens, plan = drafting.start(key_B, out)
     out = out.replace(tokens_BxC=tokens, prefill_nfe_B=out.prefill_nfe_B + 1)
-    nothing = jnp.full((batch, columns), -1, jnp.int32)
-    return JacobiState(out, cache, key_B, plan, pool.init(out), nothing)
+    return JacobiState(out, cache, key_B, plan, pool.init(out))
 
   def verify(keys_BxT, chains_BxRxT, count_B, logits_BxRxTxV):
     """The rule, for every chain; and what each predicts at each place."""
@@ -160,14 +157,12 @@ def make_sampler(
     tokens, new_plan = drafting.advance(state.key_B, plan, moved)
     new_pool = pool.push(state.pool, plan, drafting.reach(plan), moved)
     after = after.replace(tokens_BxC=tokens)
-    tried_BxT = jnp.where(index_T < (width_B - 1)[:, None], drafts_BxT, -1)
 
     added_B = jnp.where(out.done_B, 0, n_B + 1)
-    old = (out, plan, state.pool, state.tried_BxT)
-    new = (after, new_plan, new_pool, tried_BxT)
-    out, plan, new_pool, tried_BxT = base.keep_done(out.done_B, old, new)
     cache = chains.keep(cache, best_B, added_B)
-    return JacobiState(out, cache, state.key_B, plan, new_pool, tried_BxT)
+    old, new = (out, plan, state.pool), (after, new_plan, new_pool)
+    out, plan, new_pool = base.keep_done(out.done_B, old, new)
+    return JacobiState(out, cache, state.key_B, plan, new_pool)
 
   return Sampler(init, step, lambda state: state.out.done_B)
 

@@ -126,7 +126,7 @@ def test_static_part_forgets_numbers_only():
 
 
 # How many tokens a forward works on, where it is not the block.
-CANVAS_SIZES = {"ar": 0, "sbd_verified": 5, "mdm": 8, "ssmd": 8}
+CANVAS_SIZES = {"ar": 0, "sbd_verified": 5, "mdm": 8, "ssmd": 8, "jacobi_multiblock": 8}
 
 
 @pytest.mark.parametrize("name", METHODS)
