@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from sbdjax import masks
 from sbdjax.errors import UsageError
+from sbdjax.nn.embedding import as_padding
 from sbdjax.nn.sigma import HeadConfig, SigmaHead, layer_config
 from sbdjax.nn.transformer import Transformer, TransformerConfig
 
@@ -101,6 +102,8 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
     }
 
   def trunk(params, tokens_BxL, *, length_B=None):
+    if length_B is not None:
+      tokens_BxL = as_padding(tokens_BxL, length_B, config.pad_id)
     positions_BxL = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
     mask = masks.Full(length_B)
     return run(params, Transformer.stream, tokens_BxL, positions_BxL, mask, None)[0]

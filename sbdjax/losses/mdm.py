@@ -26,6 +26,7 @@ from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.nn.embedding import as_padding
 
 
 def _bound(schedule: MaskSchedule, order: Order) -> jax.Array:
@@ -116,12 +117,13 @@ def make_loss(config: MDMLossConfig):
 
   def loss_on(lm: LM, params, batch, order: Order):
     """The loss of a given order."""
-    tokens, masked = batch["tokens"], order.hidden_places()
+    tokens, masked, length_B = batch["tokens"], order.hidden_places(), text_length(batch)
+    noisy = jnp.where(masked, lm.config.mask_id, tokens)
     hidden, _ = lm.apply(
       params,
-      jnp.where(masked, lm.config.mask_id, tokens),
+      as_padding(noisy, length_B, lm.config.pad_id),
       positions_BxT=batch["positions"],
-      mask=masks.Full(text_length(batch)),
+      mask=masks.Full(length_B),
     )
     nll, correct = token_nll(
       lambda h: lm.logits(params, h), hidden, tokens, mask_id=lm.config.mask_id, chunk=config.chunk

@@ -9,6 +9,13 @@ import jax.numpy as jnp
 _KEPT_IN_TRAINING = 1 - 0.15 * 0.8
 
 
+def as_padding(tokens_BxL: jax.Array, length_B: jax.Array, pad_id: int | None) -> jax.Array:
+  """Tokens from `length_B` on as `pad_id`, for a model that tells padding by its token."""
+  if pad_id is None:
+    return tokens_BxL
+  return jnp.where(jnp.arange(tokens_BxL.shape[1]) < length_B[:, None], tokens_BxL, pad_id)
+
+
 def drop_masked(
   x_BxTxD: jax.Array, tokens_BxT: jax.Array, mask_id: int, pad_id: int | None
 ) -> jax.Array:
