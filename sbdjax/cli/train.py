@@ -23,13 +23,14 @@ from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import make_eval, make_pipeline
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import UsageError
-from sbdjax.interop.mask_token import add_mask_token
+from sbdjax.interop.mask_token import add_mask_token, reserved
 from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses import block_diffusion, jacobi, mdm, ntp, sbd, ssmd
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
+from sbdjax.train import topology
 from sbdjax.train.host_memory import keep_freed_memory
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig, initialize_distributed
@@ -204,8 +205,8 @@ def _check_fit(
 ) -> None:
   """Raises an error where model, tokenizer and data do not fit together."""
   check_vocabulary(lm, tokenizer, "the model", settings.data.tokenizer)
-  mask_id = lm.config.mask_id
-  if mask_id is not None and mask_id < tokenizer.vocab_size and mask_id != tokenizer.mask_id:
+  mask_id, own = lm.config.mask_id, {tokenizer.mask_id} | reserved(tokenizer)
+  if mask_id is not None and mask_id < tokenizer.vocab_size and mask_id not in own:
     raise UsageError(
       f"model.mask_id={mask_id} is an ordinary token of {settings.data.tokenizer!r}: set it to "
       f"{tokenizer.vocab_size} and model.vocab_size to {tokenizer.vocab_size + 1} or more"
@@ -298,18 +299,55 @@ def _record(
   return {"model": settings.model} | sections | {"resolved": resolved}
 
 
+def _architecture(settings: Settings) -> dict[str, Any]:
+  """Fields of the model; a config that leaves them to its checkpoint has it opened."""
+  if "num_layers" in settings.model or not settings.init.checkpoint:
+    return settings.model
+  pretrained = load_pretrained(settings.init.checkpoint)
+  config = pretrained.lm.config
+  if settings.init.mask_token:
+    config, _ = add_mask_token(config, pretrained.params)
+  return {**dataclasses.asdict(config), **settings.model}
+
+
+def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
+  from sbdjax.cli import dry_run
+
+  where = topology.parse(target)
+  devices = where.devices()
+  kept = {k: v for k, v in config.items() if k not in trajectories.SECTIONS}
+  training = ConfigDict(kept).copy_and_resolve_references()
+  if "collect" in config and not training.data.path:
+    training.data.path = "(to be collected)"
+  settings = parse_settings(training)
+  lm = _build(_architecture(settings), settings.head)
+  loss_fn = LOSSES[settings.loss_name].make(settings.loss)
+  return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
+
+
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
   parser = Parser(prog="train", description=__doc__)
   parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
-  parser.add_argument("--workdir", required=True, help="the run's directory")
+  parser.add_argument("--workdir", help="the run's directory")
+  parser.add_argument(
+    "--dry_run",
+    metavar="DEVICES",
+    help="only say what the run would need of each device: v5p:2x2x2, v6e:8x8, h200:8, ...",
+  )
+  parser.add_argument("--json", action="store_true", help="with --dry_run: one line of JSON")
   args = parser.parse_args(rest)
+  if args.workdir is None and args.dry_run is None:
+    raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
   found = rounds.read(args.config)
+  sections = schema if found is None else lambda c: {**schema(c), **trajectories.SECTIONS}
+  config = load_config(args.config, overrides, sections)
+  if args.dry_run is not None:
+    return _dry_run(config, args.dry_run, args.json)
   if found is None:
-    train_from_config(load_config(args.config, overrides, schema), args.workdir)
+    train_from_config(config, args.workdir)
     return 0
-  config = load_config(args.config, overrides, lambda c: {**schema(c), **trajectories.SECTIONS})
   planned = rounds.plan(config, found, pathlib.Path(args.workdir).expanduser())
   last = rounds.run(planned, parse_settings, train_from_config)
   print(f"model: {last}")

@@ -69,7 +69,11 @@ def find_reserved(config: TransformerConfig, tokenizer: Tokenizer) -> int | None
     return tokenizer.mask_id
   if tokenizer.vocab_size < config.vocab_size - config.unused_rows:
     return tokenizer.vocab_size
+  return min(reserved(tokenizer), default=None)
+
+
+def reserved(tokenizer: Tokenizer) -> set[int]:
+  """Tokens of a vocabulary that its makers named as set aside."""
   if not isinstance(tokenizer, LibraryTokenizer):
-    return None
-  added = tokenizer.added_tokens()
-  return min((i for text, i in added.items() if _RESERVED.fullmatch(text)), default=None)
+    return set()
+  return {i for text, i in tokenizer.added_tokens().items() if _RESERVED.fullmatch(text)}

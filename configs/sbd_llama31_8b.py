@@ -1,0 +1,71 @@
+"""Set Block Decoding on Llama 3.1 8B, with the paper's settings (section 4).
+
+  python -m sbdjax train --config=configs/sbd_llama31_8b.py --workdir=runs/sbd_8b \
+    --config.init.checkpoint=/path/to/Llama-3.1-8B --config.data.path=/path/to/train.jsonl
+  python -m sbdjax train --config=configs/sbd_llama31_8b.py --dry_run=v5p:4x4x4
+
+AdamW at 3e-4, 200 updates of warm-up, cosine, 2M tokens a batch, 34,000 updates, rows of 32,768
+tokens, block sizes drawn from 2 to 16. The variant says how many devices: `:8` and `:64` (default)
+differ in microbatches alone.
+"""
+
+from ml_collections import ConfigDict
+
+# One of the 256 tokens that Llama 3 keeps in reserve, so that no row has to be added.
+RESERVED_TOKEN_0 = 128_002
+
+
+def get_config(devices: str = "64") -> ConfigDict:
+  tensor = 8
+  return ConfigDict(
+    dict(
+      init=dict(checkpoint="checkpoints/Llama-3.1-8B"),
+      model=dict(
+        vocab_size=128_256,
+        num_layers=32,
+        d_model=4096,
+        num_heads=32,
+        num_kv_heads=8,
+        d_ff=14_336,
+        max_seq_len=131_072,
+        rope_theta=500_000.0,
+        rope_scaling=dict(
+          factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
+        ),
+        tie_embeddings=False,
+        mask_id=RESERVED_TOKEN_0,
+        param_dtype="float32",
+        compute_dtype="bfloat16",
+        remat="full",
+      ),
+      data=dict(
+        source="jsonl",
+        path="data/train.jsonl",
+        tokenizer="checkpoints/Llama-3.1-8B",
+        seq_len=32_768,
+        packing="first_fit",
+        separate_documents=True,
+        reset_positions=True,
+      ),
+      loss=dict(name="sbd", block_size_min=2, block_size_max=16),
+      optim=dict(
+        name="adamw",
+        learning_rate=3e-4,
+        schedule="cosine",
+        warmup_steps=200,
+        final_fraction=0.1,
+        b1=0.9,
+        b2=0.95,
+        weight_decay=0.1,
+        clip_norm=1.0,
+      ),
+      train=dict(
+        steps=34_000,
+        batch_size=64,
+        accumulation=64 * tensor // int(devices),
+        log_every=10,
+        checkpoint_every=1000,
+      ),
+      parallel=dict(mode="mesh", fsdp=int(devices) // tensor, tensor=tensor),
+    )
+  )

@@ -1,0 +1,40 @@
+"""Set Block Decoding on Qwen3 8B: the paper's settings (section 4), those of sbd_llama31_8b.py.
+
+  python -m sbdjax train --config=configs/sbd_qwen3_8b.py --workdir=runs/sbd_qwen3 \
+    --config.init.checkpoint=/path/to/Qwen3-8B-Base --config.data.tokenizer=/path/to/Qwen3-8B-Base \
+    --config.data.path=/path/to/train.jsonl
+  python -m sbdjax train --config=configs/sbd_qwen3_8b.py --dry_run=v5p:4x4x4
+"""
+
+from ml_collections import ConfigDict
+
+from configs import sbd_llama31_8b
+
+# The embedding has 151,936 rows for 151,669 tokens: the first row that stands for none.
+FIRST_UNUSED_ROW = 151_669
+
+
+def get_config(devices: str = "64") -> ConfigDict:
+  config = sbd_llama31_8b.get_config(devices)
+  config.init.checkpoint = config.data.tokenizer = "checkpoints/Qwen3-8B-Base"
+  config.model = ConfigDict(
+    dict(
+      vocab_size=151_936,
+      num_layers=36,
+      d_model=4096,
+      num_heads=32,
+      num_kv_heads=8,
+      head_dim=128,
+      d_ff=12_288,
+      max_seq_len=32_768,
+      rope_theta=1_000_000.0,
+      norm_eps=1e-6,
+      qk_norm=True,
+      tie_embeddings=False,
+      mask_id=FIRST_UNUSED_ROW,
+      param_dtype="float32",
+      compute_dtype="bfloat16",
+      remat="full",
+    )
+  )
+  return config

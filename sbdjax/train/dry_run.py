@@ -1,0 +1,129 @@
+"""What a run would need of every device, found by compiling its step and running nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sbdjax.errors import UsageError
+from sbdjax.losses.cross_entropy import CHUNK
+from sbdjax.train import state as state_lib
+from sbdjax.train.optim import OptimConfig, make_optimizer
+from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout
+from sbdjax.train.step import LossFn, TrainStepConfig, make_train_step
+from sbdjax.train.trainer import TrainConfig
+
+
+class Needs(NamedTuple):
+  """Bytes of one device unless said otherwise.
+
+  Attributes:
+    num_params: parameters of the model, in all.
+    params, optimizer, ema: what stays between updates.
+    gradients: of the parameters, and in float32 while microbatches are added.
+    logits: one chunk of float32 logits; backward holds about three (`losses.cross_entropy`).
+    state: arguments of the compiled step: state and batch.
+    temporaries: the compiled step's peak beside them: gradients, logits, activations, workspace.
+    activations: what `temporaries` has beyond gradients and logits.
+    memory: what the device has.
+    compiled_for: the platform compiled for; "cpu" is an estimate for any other.
+    seconds: of compiling.
+  """
+
+  num_params: int
+  params: int
+  optimizer: int
+  ema: int
+  gradients: int
+  logits: int
+  state: int
+  temporaries: int
+  activations: int
+  memory: int
+  compiled_for: str
+  seconds: float
+
+  @property
+  def total(self) -> int:
+    return self.state + self.temporaries
+
+  @property
+  def fits(self) -> bool:
+    return self.total <= self.memory
+
+
+def bytes_on_a_device(abstract: Any) -> int:
+  """Bytes the shards of a pytree of ShapeDtypeStructs with shardings take on one device."""
+  return sum(_shard_bytes(x) for x in jax.tree.leaves(abstract))
+
+
+def _shard_bytes(x: jax.ShapeDtypeStruct) -> int:
+  itemsize = 8 if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x.dtype.itemsize
+  return int(np.prod(x.sharding.shard_shape(x.shape), dtype=np.int64)) * itemsize
+
+
+def needs(
+  lm: Any,
+  loss_fn: LossFn,
+  batch: dict[str, jax.ShapeDtypeStruct],
+  optim: OptimConfig,
+  config: TrainConfig,
+  parallel: ParallelConfig,
+  devices: Sequence[Any],
+  *,
+  memory_bytes: int,
+  chunk: int = CHUNK,
+) -> Needs:
+  """Builds the train step abstractly, compiles it for `devices`, and reads what it needs.
+
+  Args:
+    lm, loss_fn: as of a `trainer.Task`.
+    batch: shapes and dtypes of a global batch.
+    optim, config, parallel: as for `trainer.train`.
+    devices: those of a `topology.Target`; they need not be here.
+    memory_bytes: of one device.
+    chunk: tokens whose logits the loss makes at a time.
+
+  Raises:
+    UsageError: settings that do not fit each other or the devices, or pmap, whose programs cannot
+      be compiled for devices that are not here.
+  """
+  if parallel.mode != "mesh":
+    raise UsageError('--dry_run compiles for a mesh: set parallel.mode="mesh"')
+  layout = make_layout(parallel, devices)
+  check_batch(config.batch_size, config.accumulation, layout.batch_shards)
+  optimizer = make_optimizer(optim, config.steps)
+
+  def make():
+    key = jax.random.key(config.seed)
+    return state_lib.create(lm.init(key), optimizer.tx, key, ema=config.ema_decay > 0)
+
+  state = state_lib.abstract(make, layout.shardings)
+  step_config = TrainStepConfig(config.accumulation, config.ema_decay)
+  step = make_train_step(lm, loss_fn, optimizer, step_config)
+  started = time.perf_counter()
+  compiled = layout.compile_train(step, state).lower(state, batch).compile()
+  memory = compiled.memory_analysis()
+  gradients = bytes_on_a_device(state.params)
+  if config.accumulation > 1:
+    gradients += sum(_shard_bytes(x) // x.dtype.itemsize * 4 for x in jax.tree.leaves(state.params))
+  vocab = -(-lm.config.vocab_size // parallel.tensor)
+  logits = 4 * chunk * vocab
+  return Needs(
+    num_params=sum(int(np.prod(x.shape, dtype=np.int64)) for x in jax.tree.leaves(state.params)),
+    params=bytes_on_a_device(state.params),
+    optimizer=bytes_on_a_device(state.opt_state),
+    ema=bytes_on_a_device(state.ema_params),
+    gradients=gradients,
+    logits=logits,
+    state=memory.argument_size_in_bytes,
+    temporaries=memory.temp_size_in_bytes,
+    activations=max(0, memory.temp_size_in_bytes - gradients - 3 * logits),
+    memory=memory_bytes,
+    compiled_for=devices[0].platform,
+    seconds=time.perf_counter() - started,
+  )
