@@ -3,7 +3,9 @@
 The config file has `get_config` with sections `sweep` (SweepConfig), `decoder` (DecoderConfig) and
 `data` (DataConfig, where the prompts come from), and `get_sweep`, which gives one dict of
 overrides a point, like {"decoder.gamma": 0.1}. Each point is one JSON line of DIR/points.jsonl;
-started again, the sweep measures what is missing. At the end: a table, and DIR/sweep.png.
+started again, the sweep measures what is missing. At the end: a table, and DIR/sweep.png. Where the
+file has `get_surface`, which names two settings and what is measured over them, a smooth surface is
+fitted (DIR/surface.png) and its best point printed.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import DataError, UsageError
-from sbdjax.evals import diversity, plot
+from sbdjax.evals import diversity, plot, surface
 from sbdjax.evals.judge import Judge
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
-POINTS, PICTURE = "points.jsonl", "sweep.png"
+POINTS, PICTURE, SURFACE = "points.jsonl", "sweep.png", "surface.png"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +152,25 @@ def read_grid(flag: str) -> list[dict[str, Any]]:
   if not grid or not all(isinstance(entry, Mapping) for entry in grid):
     raise UsageError(f"get_sweep of {path} must give at least one dict of overrides")
   return [dict(entry) for entry in grid]
+
+
+def read_surface(flag: str) -> tuple[str, str, str] | None:
+  """What `get_surface` of the config file FILE.py[:VARIANT] gives; None without it.
+
+  That is (setting, setting, measurement), like ("decoder.block_size", "decoder.num_candidates",
+  "tokens_per_second").
+
+  Raises:
+    UsageError: anything else.
+  """
+  path, colon, argument = flag.partition(":")
+  get_surface = getattr(load_module(pathlib.Path(path)), "get_surface", None)
+  if get_surface is None:
+    return None
+  names = tuple(get_surface(argument) if colon else get_surface())
+  if len(names) != 3 or not all(isinstance(n, str) for n in names):
+    raise UsageError(f"get_surface of {path} must give two settings and a measurement")
+  return names
 
 
 class Bench:
@@ -369,6 +390,42 @@ def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console
   console.print(f"points: {workdir / POINTS}\nplot:   {workdir / PICTURE}", highlight=False)
 
 
+def conclude_surface(
+  rows: Sequence[dict[str, Any]],
+  names: tuple[str, str, str],
+  workdir: pathlib.Path,
+  console: Console,
+):
+  """Fits and draws the surface over the points that have both settings; prints where it is best.
+
+  Raises:
+    UsageError: no point has them, or too few values of them.
+  """
+
+  def setting(row, name):
+    section, _, field = name.partition(".")
+    return row["settings"].get(section, {}).get(field)
+
+  x_name, y_name, z_name = names
+  found = [(setting(r, x_name), setting(r, y_name), r.get(z_name)) for r in rows]
+  found = [point for point in found if None not in point]
+  if not found:
+    raise UsageError(f"no point of the sweep has {x_name}, {y_name} and {z_name}: see get_surface")
+  x, y, z = zip(*found, strict=True)
+  fitted = surface.fit(x, y, z)
+  surface.draw(fitted, x, y, names, workdir / SURFACE)
+  top = max(found, key=lambda point: point[2])
+  for label, (a, b, value) in (("measured", top), ("fitted", fitted.best())):
+    console.print(
+      f"best {label}: {x_name}={a:.4g}, {y_name}={b:.4g}: {z_name} {value:,.4g}", highlight=False
+    )
+  console.print(
+    f"surface: degree {fitted.degree}, error at a left-out point {fitted.errors[fitted.degree]:.3g}"
+    f"; {workdir / SURFACE}",
+    highlight=False,
+  )
+
+
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
@@ -378,7 +435,11 @@ def main(argv: list[str]) -> int:
   args = parser.parse_args(rest)
   config = load_config(args.config, overrides, schema)
   points = [make_point(config, entry) for entry in read_grid(args.config)]
+  names = read_surface(args.config)
   console = Console()
   workdir = pathlib.Path(args.workdir).expanduser()
-  conclude(run_sweep(points, workdir, console), workdir, console)
+  rows = run_sweep(points, workdir, console)
+  conclude(rows, workdir, console)
+  if names:
+    conclude_surface(rows, names, workdir, console)
   return 0

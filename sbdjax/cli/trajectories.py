@@ -2,13 +2,15 @@
 
 Of a config, the sections `collect` (CollectConfig) and `prompts` (DataConfig) are read. DIR becomes
 a dataset (see sbdjax/data/trajectories.py) that `data.source="trajectories"` trains on. Started
-again with the same workdir, it goes on with the next shard.
+again with the same workdir, it goes on with the next shard. Several processes share the work with
+--part=0/4, --part=1/4, ...; the last to end completes the dataset.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -20,8 +22,9 @@ from rich.console import Console
 
 from sbdjax.cli import record
 from sbdjax.cli.common import Parser, load_config, split_overrides, to_dataclass
-from sbdjax.data import trajectories
+from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
+from sbdjax.data.files import read_jsonl
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.trajectories import Example
 from sbdjax.decode import trajectories as decoding
@@ -45,6 +48,8 @@ class CollectConfig:
 
   Attributes:
     checkpoint: the model that decodes, and that will be trained.
+    dtype: parameters and activations of the decoding model; None: the checkpoint's.
+    chat: a document's prompt is what a user says: it is written by the checkpoint's chat template.
     block_size: n.
     max_tokens: of a text, cut to whole blocks.
     draft: y(0) is drawn from the "text" so far, prompt included, or from the "vocabulary".
@@ -57,6 +62,8 @@ class CollectConfig:
   """
 
   checkpoint: str
+  dtype: str | None = None
+  chat: bool = False
   block_size: int = 16
   max_tokens: int = 208
   draft: str = "text"
@@ -98,31 +105,46 @@ def schema(config: ConfigDict) -> Mapping[str, type]:
   return SECTIONS
 
 
-def read_prompts(config: CollectConfig, data: DataConfig, model: Pretrained) -> list[list[int]]:
-  """The prompts of the training split, in order.
+def _said(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
+  """Prompts as the chat template writes them."""
+  for document in read_jsonl(assets.resolve(data.path)):
+    if document.prompt:
+      yield model.tokenizer.encode_chat([{"role": "user", "content": document.prompt}])
 
-  Raises:
-    DataError: there are none.
-  """
+
+def _openings(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
+  """Prompts of the training split's documents, or their first tokens where they have none."""
   corpus = load_corpus(data, "train", model.tokenizer)
   rng = np.random.default_rng(config.seed)
   given = corpus.prompt_lengths
-  found = []
   for turn in range(config.passes):
     for i, (start, length) in enumerate(zip(corpus.starts, corpus.lengths, strict=True)):
       has_prompt = given is not None and given[i] > data.add_bos
       size = int(given[i]) if has_prompt else int(rng.integers(config.shortest, config.longest + 1))
-      if (turn and has_prompt) or size > config.longest or size >= length + has_prompt:
-        continue
-      found.append(corpus.tokens[start : start + size].astype(int).tolist())
-      if len(found) == config.limit:
-        return found
-  if not found:
-    raise DataError(
-      f"{corpus.origin}: no document gives a prompt of {config.shortest} to {config.longest} "
-      "tokens: change collect.shortest and collect.longest"
+      if size < length and not (turn and has_prompt):
+        yield corpus.tokens[start : start + size].astype(int).tolist()
+
+
+def read_prompts(config: CollectConfig, data: DataConfig, model: Pretrained) -> list[list[int]]:
+  """The prompts, in order.
+
+  Raises:
+    DataError: there are none.
+    UsageError: `chat` with a source that has no prompts, or a tokenizer without a template.
+  """
+  if config.chat and (data.source != "jsonl" or not hasattr(model.tokenizer, "encode_chat")):
+    raise UsageError(
+      "collect.chat needs prompts.source=jsonl and a checkpoint with a chat template"
     )
-  return found
+  found = (_said if config.chat else _openings)(config, data, model)
+  fitting = (prompt for prompt in found if len(prompt) <= config.longest)
+  prompts = list(itertools.islice(fitting, config.limit or None))
+  if not prompts:
+    raise DataError(
+      f"no document of prompts.source={data.source} gives a prompt of at most {config.longest} "
+      "tokens: raise collect.longest"
+    )
+  return prompts
 
 
 def cut(found: decoding.Collected, prompts: list[list[int]], eos_ids: tuple[int, ...]):
@@ -187,13 +209,22 @@ class Collector:
       yield from cut(found, some, self._model.generation.eos_ids)
 
 
-def collect(config: CollectConfig, data: DataConfig, workdir: pathlib.Path, console: Console):
+def collect(
+  config: CollectConfig,
+  data: DataConfig,
+  workdir: pathlib.Path,
+  console: Console,
+  part: tuple[int, int] = (0, 1),
+):
   """Everything the verb does, for calls from Python; returns at once where all is there.
+
+  Args:
+    part: (i, n): make shards i, i + n, i + 2n, ... only.
 
   Raises:
     UsageError, DataError, CheckpointError: nothing is written.
   """
-  model = load_pretrained(config.checkpoint)
+  model = load_pretrained(config.checkpoint, dtype=config.dtype)
   prompts = read_prompts(config, data, model)
   shape = model.lm.config
   width = max(map(len, prompts))
@@ -213,6 +244,8 @@ def collect(config: CollectConfig, data: DataConfig, workdir: pathlib.Path, cons
     console.print(f"{workdir}: {shards - len(writer.missing)} of {shards} shards are there")
   collector = Collector(config, model, width)
   for number in writer.missing:
+    if number % part[1] != part[0]:
+      continue
     first = number * config.shard_size
     some = prompts[first : first + config.shard_size]
     start, compiled = time.perf_counter(), collector.compile_seconds
@@ -220,9 +253,11 @@ def collect(config: CollectConfig, data: DataConfig, workdir: pathlib.Path, cons
     seconds = time.perf_counter() - start - (collector.compile_seconds - compiled)
     size = writer.write(number, [example for example, _ in found])
     console.print(describe(number, shards, found, seconds, size), highlight=False)
-  if not trajectories.is_complete(workdir):
+  left = len(trajectories.Writer(workdir, settings, shards).missing)
+  if not left and not trajectories.is_complete(workdir):
     writer.finish()
-  console.print(f"trajectories: {workdir}", highlight=False)
+  missing = f" ({left} shards are still missing)" if left else ""
+  console.print(f"trajectories: {workdir}{missing}", highlight=False)
 
 
 def describe(
@@ -240,15 +275,28 @@ def describe(
   )
 
 
+def _parse_part(text: str) -> tuple[int, int]:
+  """(i, n) of "i/n", 0 <= i < n. Raises UsageError."""
+  try:
+    index, count = (int(x) for x in text.split("/"))
+  except ValueError:
+    index, count = 0, 0
+  if not 0 <= index < count:
+    raise UsageError(f"--part={text}: write I/N with 0 <= I < N")
+  return index, count
+
+
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
   parser = Parser(prog="trajectories", description=__doc__)
   parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
   parser.add_argument("--workdir", required=True, help="folder the dataset is written to")
+  parser.add_argument("--part", default="0/1", help="I/N: this process's share of the shards")
   args = parser.parse_args(rest)
+  part = _parse_part(args.part)
   config = load_config(args.config, overrides, schema)
   built = {name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()}
   workdir = pathlib.Path(args.workdir).expanduser()
-  collect(built["collect"], built["prompts"], workdir, Console(soft_wrap=True))
+  collect(built["collect"], built["prompts"], workdir, Console(soft_wrap=True), part)
   return 0
