@@ -6,7 +6,7 @@ import pytest
 
 from sbdjax import __main__ as entry
 from sbdjax.bench import torch_llama
-from sbdjax.cli import bench
+from sbdjax.cli import bench_decoding as bench
 from tests.cli import checkpoints
 
 FLAGS = ["--batch_sizes=1,3", "--max_tokens=6", "--prompt_length=4", "--repeats=5"]
@@ -59,7 +59,7 @@ def test_agreement():
   ("args", "code", "message"),
   [
     (["decodng"], 2, "unknown benchmark 'decodng' (did you mean 'decoding'?)"),
-    ([], 2, "kind"),
+    ([], 2, "required: name"),
     (["decoding", "--batch_sizes=1,x"], 2, "--batch_sizes=1,x: give numbers from 1 on"),
     (["decoding", "--batch_sizes=0"], 2, "--batch_sizes=0"),
     (["decoding", "--repeats=3"], 2, "--repeats=3: give 5 or more"),

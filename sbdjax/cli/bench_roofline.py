@@ -1,0 +1,123 @@
+"""What forwards must cost: bench roofline [--variant=paper|corrected] [--hardware=NAME] [--plot=FILE.png] [--json]
+
+Tables 3 and 4 of the Set Block Decoding paper, an 8B model by the roofline of its Figures 6 and 11.
+`paper` gives them as printed; the printed code makes the FFN 67M units wide where 16,384 must be
+meant. `corrected` has the true widths. Without --hardware the paper's own: an H100 with FP8 weights.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sbdjax.bench import roofline
+from sbdjax.cli.common import Parser
+from sbdjax.data.files import write_atomically
+
+VARIANTS = {"paper": roofline.PAPER, "corrected": roofline.CORRECTED}
+_SHOWN_CACHES = (16, 4096, 65536, 1048576)
+
+
+def tables(shape: roofline.Shape, hardware: roofline.Hardware) -> dict[str, list[dict[str, float]]]:
+  """The record that --json prints."""
+  return {"table3": roofline.table3(shape, hardware), "table4": roofline.table4(shape, hardware)}
+
+
+def _grid(rows: list[dict[str, Any]], keys: tuple[str, ...], value: str, title: str) -> Table:
+  """One line for each value of `keys`, one column a block size."""
+  sizes = sorted({row["block_size"] for row in rows})
+  table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+  for key in keys:
+    table.add_column(key.replace("_", "\n"), justify="right")
+  for k in sizes:
+    table.add_column(f"k={k}", justify="right")
+  lines: dict[tuple, dict[int, float]] = {}
+  for row in rows:
+    lines.setdefault(tuple(row[key] for key in keys), {})[row["block_size"]] = row[value]
+  for at, values in lines.items():
+    table.add_row(*map(_short, at), *(f"{values[k]:.3f}" for k in sizes))
+  return table
+
+
+def _short(count: int) -> str:
+  for unit, letter in ((2**20, "M"), (2**10, "K")):
+    if count >= unit:
+      return f"{count // unit}{letter}"
+  return str(count)
+
+
+def draw(found: dict[str, list[dict[str, float]]], title: str) -> Figure:
+  """Slowdown of a forward against its tokens, and what 4x fewer forwards are worth."""
+  figure = Figure(figsize=(10, 4), layout="constrained")
+  FigureCanvasAgg(figure)
+  left, right = figure.subplots(1, 2)
+  styles = dict(zip(_SHOWN_CACHES, ("-", "--", "-.", ":"), strict=True))
+  for axes, rows, value in (
+    (left, found["table3"], "slowdown"),
+    (right, [r for r in found["table4"] if r["nfe_speedup"] == 4], "speedup"),
+  ):
+    for number, batch in enumerate(sorted({r["batch_size"] for r in rows})):
+      for cache, style in styles.items():
+        line = [r for r in rows if (r["batch_size"], r["kv_cache"]) == (batch, cache)]
+        label = f"batch {batch}" if cache == _SHOWN_CACHES[0] else None
+        at = [r["block_size"] for r in line], [r[value] for r in line]
+        axes.plot(*at, style, color=f"C{number}", label=label, linewidth=1.5)
+    axes.set(xscale="log", xlabel="block size k")
+    axes.set_xticks(sorted({r["block_size"] for r in rows}), minor=False)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+  left.set(ylabel="time(k) / time(1)", yscale="log")
+  left.yaxis.set_major_formatter("{x:g}")
+  left.yaxis.set_minor_formatter("{x:g}")
+  right.set(ylabel="wall-clock speed-up at 4x fewer forwards", ylim=(0, 4.2))
+  caches = ", ".join(f"{style} {_short(cache)}" for cache, style in styles.items())
+  figure.suptitle(f"{title}; keys in the cache: {caches}", fontsize=10)
+  return figure
+
+
+def _parser() -> Parser:
+  parser = Parser(prog="bench roofline", description=__doc__)
+  add = parser.add_argument
+  add("--variant", choices=tuple(VARIANTS), default="paper", help="FFN as printed, or as meant")
+  add("--hardware", choices=tuple(roofline.HARDWARE), help="bf16 peaks of its data sheet")
+  add("--plot", metavar="FILE.png", help="draw it")
+  add("--json", action="store_true", help="print one JSON object")
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """Runs the benchmark; returns the exit code."""
+  args = _parser().parse_args(argv)
+  hardware = roofline.HARDWARE[args.hardware] if args.hardware else roofline.H100_FP8
+  found = tables(VARIANTS[args.variant], hardware)
+  title = f"8B model, {args.variant}, {hardware.name}"
+  if args.plot:
+    path = pathlib.Path(args.plot)
+    figure = draw(found, title)
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=130))
+  if args.json:
+    print(json.dumps(found))
+    return 0
+  console = Console()
+  console.print(
+    _grid(found["table3"], ("batch_size", "kv_cache"), "slowdown", f"time(k) / time(1): {title}"),
+    _grid(
+      found["table4"],
+      ("nfe_speedup", "batch_size", "kv_cache"),
+      "speedup",
+      "expected wall-clock speed-up (eq. 16)",
+    ),
+  )
+  if args.plot:
+    console.print(f"plot: {args.plot}")
+  return 0
