@@ -19,16 +19,10 @@ from ml_collections import ConfigDict
 from configs import text8_ntp
 
 CPU = {
-  "model.num_layers": 4,
-  "model.d_model": 160,
-  "model.num_heads": 5,
-  "model.num_kv_heads": 5,
-  "model.d_ff": 432,
-  "data.seq_len": 64,
+  "model.num_layers": 6,
   "optim.learning_rate": 3e-3,
   "optim.warmup_steps": 100,
   "train.steps": 2000,
-  "train.batch_size": 32,
   "train.log_every": 50,
   "train.eval_every": 250,
   "train.eval_batches": 32,

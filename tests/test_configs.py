@@ -1,43 +1,79 @@
-"""Every config is usable, and those of published models have their number of parameters."""
+"""The masked-diffusion configs say what the literature says, and their models can be built."""
 
+import math
 import pathlib
 
 import jax
-import numpy as np
 import pytest
 
-from sbdjax.cli import train
-from sbdjax.cli.common import load_config
+from sbdjax.cli.common import load_config, to_dataclass
+from sbdjax.cli.train import parse_settings, schema
 from sbdjax.lm import make_lm
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.sigma_lm import make_sigma_lm
 
-CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
-
-# Parameters as their makers count them (a tied head once); 3B: those of Llama 3.2 3B, whose shape
-# it is.
-PUBLISHED = {
-  "sbd_llama31_8b.py": 8_030_261_248,
-  "sbd_llama31_8b.py:8": 8_030_261_248,
-  "sbd_qwen3_8b.py": 8_190_735_360,
-  "sbd_3b.py:pretrain": 3_212_749_824,
-  "sbd_3b.py:sft": 3_212_749_824,
-}
+CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
 
 
-def settings(name):
-  return train.parse_settings(load_config(str(CONFIGS / name), {}, train.schema))
+def settings_of(name, variant="full"):
+  return parse_settings(load_config(f"{CONFIGS / name}.py:{variant}", {}, schema))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_full_size_models_have_the_published_number_of_parameters(name):
-  lm = make_lm(TransformerConfig(**settings(name).model))
-  shapes = jax.eval_shape(lm.init, jax.random.key(0))
-  assert sum(int(np.prod(x.shape)) for x in jax.tree.leaves(shapes)) == PUBLISHED[name]
+def model_of(settings):
+  config = to_dataclass(TransformerConfig, settings.model, "model")
+  return make_lm(config) if settings.head is None else make_sigma_lm(config, settings.head)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_their_batches_are_those_of_the_paper(name):
-  found = settings(name)
-  assert found.train.batch_size * found.data.seq_len == 2**21
-  shards = found.parallel.fsdp * max(1, found.parallel.data)
-  assert found.train.batch_size % (shards * found.train.accumulation) == 0
+def count(settings):
+  shapes = jax.eval_shape(model_of(settings).init, jax.random.key(0))
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize(("corpus", "blocks"), [("text8", 12), ("owt", 12), ("uniref50", 30)])
+def test_one_of_the_blocks_is_causal_and_all_else_the_same(corpus, blocks):
+  mdm, ssmd = settings_of(f"{corpus}_mdm"), settings_of(f"{corpus}_ssmd")
+  assert mdm.head is None and mdm.model["num_layers"] == blocks
+  assert (ssmd.model.pop("num_layers"), ssmd.head.num_layers) == (blocks - 1, 1)
+  del mdm.model["num_layers"]
+  for section in ("model", "data", "optim", "train", "parallel"):
+    assert getattr(ssmd, section) == getattr(mdm, section)
+  assert ssmd.loss.schedule == mdm.loss.schedule
+  assert mdm.loss.weighting == "bound" and ssmd.loss.weighting == "inverse_count"
+
+
+@pytest.mark.parametrize("corpus", ["text8", "owt"])
+def test_text_is_modelled_at_the_published_size(corpus):
+  """Width 768, 12 heads, 256 rows a batch, 1M steps, 2000 of warm-up, EMA 0.9999."""
+  s = settings_of(f"{corpus}_mdm")
+  assert (s.model["d_model"], s.model["num_heads"]) == (768, 12)
+  assert (s.train.batch_size, s.train.steps, s.optim.warmup_steps) == (256, 1_000_000, 2000)
+  assert (s.train.ema_decay, s.optim.b2, s.optim.weight_decay) == (0.9999, 0.999, 0.03)
+  assert s.loss.schedule == {"text8": "linear", "owt": "cosine"}[corpus]
+  assert s.data.seq_len == {"text8": 256, "owt": 1024}[corpus]
+  # About 85M without embedding and head.
+  tables = 2 * s.model["vocab_size"] * 768
+  assert 84e6 < count(s) - tables < 86e6
+
+
+def test_proteins_are_modelled_at_the_size_of_esm2():
+  settings = settings_of("uniref50_mdm")
+  assert 147e6 < count(settings) < 150e6
+  assert settings.data.seq_len == 1022 + 2 and settings.data.packing == "crop"
+
+
+@pytest.mark.parametrize("corpus", ["text8", "owt", "uniref50"])
+def test_small_variants_and_ablations_can_be_built(corpus):
+  base = settings_of(f"{corpus}_ssmd", "cpu")
+  assert base.head.output_residual and count(base) < 2e7
+  assert count(settings_of(f"{corpus}_mdm", "cpu")) < 2e7
+  plain = settings_of(f"{corpus}_ssmd", "cpu,no_residual")
+  assert not plain.head.output_residual and plain.model == base.model
+  two = settings_of(f"{corpus}_ssmd", "cpu,two_causal")
+  assert two.head.num_layers == 2 and two.model["num_layers"] == base.model["num_layers"] - 1
+
+
+@pytest.mark.parametrize("variant", ["full", "cpu"])
+def test_the_block_on_a_frozen_model_is_all_that_is_trained(variant):
+  settings = settings_of("ssmd_esm2_150m", variant)
+  assert settings.init.checkpoint and settings.optim.frozen == "^trunk/" and not settings.model
+  assert settings.head.num_layers == 1 and settings.train.ema_decay == 0
