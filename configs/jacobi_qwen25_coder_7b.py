@@ -5,12 +5,12 @@
     --config.data.tokenizer=/path/to/Qwen2.5-Coder-7B-Instruct \
     --config.prompts.path=/path/to/open_code_instruct.jsonl
 
-Prompts are JSON lines with `prompt` and `response`, those whose response passes its tests. The
-paper's: 450k prompts, at most 2048 new tokens, linear progressive noise, blocks of 16 with windows
-of 16 and then of 32 with windows of 8, 10,000 updates a round at 1e-6 (of 8 texts here, so that eight devices have one each; 4 there), noisy
-context.
-What it does not name (w of equation 9, the rest of AdamW) is the public code's. Trajectories of a
-round can be collected by several processes first: see `python -m sbdjax trajectories --help`.
+Prompts are JSON lines with `prompt` and `response`, those whose response passes its tests. From the
+paper: 450k prompts, at most 2048 new tokens, linear progressive noise, noisy context, 10,000 updates
+a round at 1e-6, blocks of 16 with windows of 16 and then of 32 with windows of 8. An update sees one
+text a device, 8 instead of the paper's 4. What the paper does not name (w of equation 9, the rest of
+AdamW) is the public code's. Several processes may collect the trajectories of a round beforehand:
+see `python -m sbdjax trajectories --help`.
 """
 
 from ml_collections import ConfigDict

@@ -16,18 +16,21 @@ _FOLDER = pathlib.Path(__file__).parent / "cli"
 def verbs() -> dict[str, str]:
   """Verb -> first line of its module's docstring, without importing any of them.
 
-  A verb is a module of `sbdjax.cli` with a function `main`; the others are what verbs share.
+  A verb is a module of `sbdjax.cli` with a function `main` and a name of one word; the others are
+  what verbs share, and parts of them.
   """
   found = {}
   for path in sorted(_FOLDER.glob("*.py")):
     module = ast.parse(path.read_text())
-    if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in module.body):
+    if "_" not in path.stem and any(
+      isinstance(node, ast.FunctionDef) and node.name == "main" for node in module.body
+    ):
       found[path.stem] = (ast.get_docstring(module) or "").split("\n", 1)[0]
   return found
 
 
 def _usage() -> str:
-  lines = [f"  {name:<12}{summary}" for name, summary in verbs().items()]
+  lines = [f"  {name:<14}{summary}" for name, summary in verbs().items()]
   return "\n".join(["usage: python -m sbdjax VERB [--help] [--debug] ...", "", *lines])
 
 

@@ -1,0 +1,114 @@
+"""Latency of a forward against the tokens it carries, and where more of them stop being free.
+
+Appendix D of Jacobi Forcing: drafts cost nothing while a forward is bound by reading the weights;
+beyond some number of tokens its time grows with them. That knee says how large blocks and how many
+candidates may be: (block size) x (chains verified together) should lie just below it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sbdjax import cache as kv_cache
+from sbdjax.bench.timing import Summary, summarise
+from sbdjax.lm import LM, suppress
+from sbdjax.masks import Cached
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """One forward.
+
+  Attributes:
+    block_size: n, new tokens of a row.
+    tokens: of the forward, over all rows.
+    seconds: median; `low` and `high`: fastest and slowest.
+  """
+
+  block_size: int
+  tokens: int
+  seconds: float
+  low: float
+  high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Knee:
+  """Two straight lines: `floor` seconds up to `tokens` tokens, in proportion to them beyond.
+
+  Attributes:
+    tokens: where the lines meet.
+    floor: seconds of the first.
+    error: root mean square of log(measured / lines).
+    inside: whether points lie on both sides; if not, the knee lies outside what was measured.
+  """
+
+  tokens: float
+  floor: float
+  error: float
+  inside: bool
+
+  def __call__(self, tokens):
+    return self.floor * np.maximum(1.0, np.asarray(tokens) / self.tokens)
+
+
+def find_knee(tokens: Sequence[float], seconds: Sequence[float]) -> Knee:
+  """The roofline max(floor, slope x tokens) nearest to the points in the logarithm of the time."""
+  tokens, log_seconds = np.asarray(tokens, float), np.log(np.asarray(seconds, float))
+  tried = np.geomspace(tokens.min(), tokens.max(), 2001)
+  above = np.log(np.maximum(1.0, tokens / tried[:, None]))
+  floors = (log_seconds - above).mean(axis=1)
+  errors = np.sqrt(((log_seconds - above - floors[:, None]) ** 2).mean(axis=1))
+  best = int(np.argmin(errors))
+  at = float(tried[best])
+  inside = bool((tokens < at).any() and (tokens > at * (1 + 1e-9)).any())
+  return Knee(at, float(np.exp(floors[best])), float(errors[best]), inside)
+
+
+def time_forward(lm: LM, params, block_size: int, rows: int, context: int, repeats: int) -> Summary:
+  """Seconds of a cached causal forward of `block_size` new tokens a row, argmax included.
+
+  The cache holds `context` tokens a row. Compiled and run once before it is timed.
+  """
+  cache = lm.init_cache(rows, context + block_size)
+  cache = kv_cache.commit(cache, jnp.full((rows,), context, jnp.int32))
+  position_BxT = jnp.broadcast_to(context + jnp.arange(block_size), (rows, block_size))
+  known = lm.config.vocab_size - (lm.config.mask_id is not None)
+  tokens_BxT = (position_BxT * 7 + jnp.arange(rows)[:, None]) % known
+
+  @jax.jit
+  def forward(params, tokens_BxT, cache):
+    mask = Cached(cache.length_B, jnp.zeros((rows,), jnp.int32), num_causal=block_size)
+    hidden, cache = lm.apply(params, tokens_BxT, positions_BxT=position_BxT, mask=mask, cache=cache)
+    return jnp.argmax(suppress(lm.logits(params, hidden), lm.config.mask_id), axis=-1), cache
+
+  run = lambda: jax.block_until_ready(forward(params, tokens_BxT, cache))
+  run()
+  found = []
+  for _ in range(repeats):
+    start = time.perf_counter()
+    run()
+    found.append(time.perf_counter() - start)
+  return summarise(found)
+
+
+def measure(
+  lm: LM,
+  params,
+  block_sizes: Sequence[int],
+  totals: Sequence[int],
+  context: int,
+  repeats: int,
+) -> Iterator[Point]:
+  """A point for every block size and every number of tokens that is a multiple of it."""
+  for block_size in block_sizes:
+    for total in totals:
+      if total % block_size == 0:
+        seconds = time_forward(lm, params, block_size, total // block_size, context, repeats)
+        yield Point(block_size, total, *seconds)

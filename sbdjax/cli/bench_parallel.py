@@ -1,0 +1,136 @@
+"""Latency against tokens a forward: bench parallel [--checkpoint=...] [--tokens=1,2,4,...] [--json]
+
+For each of --block_sizes, forwards of as many rows as make up each of --tokens, with a cache of
+--context tokens a row. The knee is where two lines meet that fit all points: time does not depend
+on the tokens before it, and is proportional to them beyond.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sbdjax.bench import parallel
+from sbdjax.bench.parallel import Knee, Point
+from sbdjax.cli import flags, record
+from sbdjax.cli.common import Parser
+from sbdjax.data.files import write_atomically
+from sbdjax.errors import UsageError
+from sbdjax.interop.pretrained import load_pretrained
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+  """Times everything; returns the record that --json prints."""
+  block_sizes = flags.parse_ints(args.block_sizes, "--block_sizes")
+  totals = flags.parse_ints(args.tokens, "--tokens")
+  flags.at_least(args.repeats, 3, "--repeats")
+  flags.at_least(args.context, 1, "--context")
+  model = load_pretrained(args.checkpoint, dtype=args.dtype)
+  longest = args.context + max(block_sizes)
+  if longest > model.lm.config.max_seq_len:
+    raise UsageError(
+      f"--context and the largest of --block_sizes make {longest} tokens, the model's context is "
+      f"{model.lm.config.max_seq_len}: lower one of them"
+    )
+  points = list(
+    parallel.measure(model.lm, model.params, block_sizes, totals, args.context, args.repeats)
+  )
+  if len({p.tokens for p in points}) < 3:
+    raise UsageError("a knee needs three numbers of --tokens that are multiples of a block size")
+  knee = parallel.find_knee([p.tokens for p in points], [p.seconds for p in points])
+  return {
+    "bench": "parallel",
+    "checkpoint": args.checkpoint,
+    "dtype": model.lm.config.compute_dtype,
+    "context": args.context,
+    "repeats": args.repeats,
+    "points": [dataclasses.asdict(p) for p in points],
+    "knee": dataclasses.asdict(knee),
+    **record.provenance(),
+  }
+
+
+def verdict(knee: Knee) -> str:
+  """What the knee says, in a sentence."""
+  if not knee.inside:
+    return f"no knee between the --tokens measured; the nearest place is {knee.tokens:.0f}"
+  return (
+    f"knee at {knee.tokens:.0f} tokens a forward: {knee.floor * 1e3:.2f} ms before it, the lines "
+    f"fit to {100 * knee.error:.0f} %"
+  )
+
+
+def show(found: dict[str, Any], console: Console):
+  """The record as a table, a column each block size."""
+  points, knee = [Point(**p) for p in found["points"]], Knee(**found["knee"])
+  sizes = list(dict.fromkeys(p.block_size for p in points))
+  at = {(p.tokens, p.block_size): f"{1e3 * p.seconds:.2f}" for p in points}
+  title = (
+    f"{found['checkpoint']}: ms a forward, {found['context']} tokens before it, {found['device']}"
+  )
+  table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+  for head in ("tokens", *(f"blocks\nof {n}" for n in sizes), "lines"):
+    table.add_column(head, justify="right")
+  for tokens in sorted({p.tokens for p in points}):
+    cells = [at.get((tokens, n), "") for n in sizes]
+    table.add_row(str(tokens), *cells, f"{1e3 * float(knee(tokens)):.2f}")
+  console.print(table)
+  console.print(verdict(knee), highlight=False)
+
+
+def draw(found: dict[str, Any], path: pathlib.Path):
+  """Figure 7 of the paper: latency over parallel tokens, a curve each block size, and the knee."""
+  points, knee = [Point(**p) for p in found["points"]], Knee(**found["knee"])
+  figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+  axes = figure.add_subplot()
+  for size in dict.fromkeys(p.block_size for p in points):
+    curve = [p for p in points if p.block_size == size]
+    tokens = [p.tokens for p in curve]
+    axes.plot(tokens, [1e3 * p.seconds for p in curve], "o-", ms=4, label=f"blocks of {size}")
+  tokens = sorted({p.tokens for p in points})
+  axes.plot(tokens, 1e3 * knee(tokens), "k--", lw=1, label="two lines")
+  if knee.inside:
+    axes.axvline(knee.tokens, color="black", lw=0.8, ls=":")
+    axes.annotate(f"{knee.tokens:.0f}", (knee.tokens, 1e3 * knee.floor), (4, -12),
+                  textcoords="offset points")  # fmt: skip
+  axes.set_xscale("log", base=2)
+  axes.set_yscale("log")
+  axes.set_xticks(tokens, [str(t) for t in tokens])
+  axes.set_xlabel("tokens a forward")
+  axes.set_ylabel("ms")
+  axes.set_title(f"{pathlib.Path(found['checkpoint']).name}, {found['device']}", fontsize=10)
+  axes.legend(fontsize=8)
+  FigureCanvasAgg(figure)
+  write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=140))
+
+
+def main(argv: list[str]) -> int:
+  """Runs the benchmark; returns the exit code."""
+  parser = Parser(prog="bench parallel", description=__doc__)
+  add = parser.add_argument
+  add("--checkpoint", default="stories260K", help="embedded name, checkpoint file or workdir")
+  add("--block_sizes", default="1,16,64", help="new tokens of a row, separated by commas")
+  add("--tokens", default="1,2,4,8,16,32,64,128,256,512", help="tokens of a forward, over its rows")
+  add("--context", type=int, default=128, help="tokens in the cache of each row")
+  add("--repeats", type=int, default=9, help="timed runs, at least 3")
+  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--plot", help="PNG to draw")
+  add("--json", action="store_true", help="print one JSON object")
+  args = parser.parse_args(argv)
+  found = measure(args)
+  if args.plot:
+    draw(found, pathlib.Path(args.plot).expanduser())
+  if args.json:
+    print(json.dumps(found))
+  else:
+    show(found, Console())
+  return 0
