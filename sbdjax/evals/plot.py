@@ -22,6 +22,8 @@ _ALONG = {
   "tokens_per_step": "n",
   "draft_steps": "d",
   "threshold": "τ",
+  "dtau": "Δτ",
+  "steps": "T",
 }
 # Okabe and Ito's palette: told apart without colour vision, and in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

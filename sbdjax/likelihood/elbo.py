@@ -9,7 +9,7 @@ a random number of masks, whose average is the any-order bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -71,28 +71,30 @@ def over_orders(
   params,
   tokens_BxL: jax.Array,
   keys_B: jax.Array,
-  window_D: jax.Array,
-  n_inner: float,
+  rules: Sequence[tuple[jax.Array, float]],
   *,
   num_orders: int = 1,
   **settings,
 ) -> ssmd.Exact:
-  """log p(x | sigma) and mean counts of each text under `num_orders` random orders, [B, orders].
+  """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
 
-  One text and order at a time: L trunk passes and as many of the causal blocks.
+  One text and order at a time: L trunk passes and as many of the causal blocks, for all rules.
 
   Args:
     keys_B: one key a text.
-    window_D, n_inner: see `ssmd.exact`.
+    rules: (window_D, n_inner) each; see `ssmd.exact`.
     settings: of `pass_log_probs`.
   """
   length = tokens_BxL.shape[1]
+  window_RxD = jnp.asarray([window for window, _ in rules])
+  n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
 
   def one(args):
     tokens_L, key = args
     sigma_L = jax.random.permutation(key, length).astype(jnp.int32)
     rows = pass_log_probs(model, params, tokens_L, sigma_L, **settings)
-    return ssmd.exact(*rows, window_D, n_inner, counts=())
+    by_rule = lambda window_D, n_inner: ssmd.exact(*rows, window_D, n_inner, counts=())
+    return jax.vmap(by_rule)(window_RxD, n_inner_R)
 
   keys_BxN = jax.vmap(lambda key: jax.random.split(key, num_orders))(keys_B)
   return jax.lax.map(

@@ -66,18 +66,20 @@ def test_chunks_change_nothing():
 
 def test_averages_over_orders_are_of_the_exact_likelihood():
   texts = np.stack([TOKENS, TOKENS[::-1]])
-  window = windows.constant(2)(L)
+  rules = [(windows.constant(2)(L), 2), (windows.full()(L), math.inf)]
   run = quick_jit(
-    lambda params, keys: elbo.over_orders(MODEL, params, texts, keys, window, 2, num_orders=3)
+    lambda params, keys: elbo.over_orders(MODEL, params, texts, keys, rules, num_orders=3)
   )
   keys = jax.random.split(jax.random.key(0), 2)
   got = run(PARAMS, keys)
-  assert got.log_prob.shape == (2, 3) and got.mean_counts.shape == (2, 3, 3)
+  assert got.log_prob.shape == (2, 3, 2) and got.mean_counts.shape == (2, 3, 2, 3)
   orders = [jax.random.permutation(k, L) for k in jax.random.split(keys[1], 3)]
   for number, sigma in enumerate(orders):
     rows = log_probs(PARAMS, texts[1], sigma.astype(np.int32))
-    exact = ssmd.exact(*rows, window, 2, counts=())
-    np.testing.assert_allclose(got.log_prob[1, number], exact.log_prob, atol=1e-4)
+    for rule, (window, n_inner) in enumerate(rules):
+      exact = ssmd.exact(*rows, window, n_inner, counts=())
+      np.testing.assert_allclose(got.log_prob[1, number, rule], exact.log_prob, atol=1e-4)
+      np.testing.assert_allclose(got.mean_counts[1, number, rule], exact.mean_counts, atol=1e-3)
   assert len({tuple(sigma.tolist()) for sigma in orders}) == 3
 
 
