@@ -82,12 +82,14 @@ def draw(curves: list[dict], groups: dict[str, list[dict]], ceiling: float | Non
       ys = [p["spelling"] for p in group]
       axis.plot([p[field] for p in group], ys, "o-", color=colour[name], label=name)
       if field == "nfe" and group[0]["settings"]["decoder"]["name"] == "ssmd":
-        for p in group:
-          axis.annotate(short(p), (p[field], p["spelling"]), fontsize=7, xytext=(4, -9),
+        for i, p in enumerate(group):
+          at = (4, -9) if i % 2 else (-6, 7)  # neighbours' labels go to different sides
+          axis.annotate(short(p), (p[field], p["spelling"]), fontsize=7, xytext=at,
                         textcoords="offset points", color=colour[name])  # fmt: skip
     if ceiling is not None:
       axis.axhline(ceiling, color="grey", linestyle=":", label="held-out text")
     axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
     axis.set_ylabel("spelling accuracy")
   by_nfe.set_xlabel("NFE (full forwards)")
   some = next(iter(groups.values()))[0]

@@ -29,6 +29,7 @@ from sbdjax.decode.select import Rule
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM, suppress
 from sbdjax.masks import Full
+from sbdjax.nn.embedding import as_padding
 from sbdjax.sigma_lm import SigmaLM
 
 # (params, tokens int32 [B, C], end int32 [B]) -> logits float32 [B, C, V]; a row ends at `end`.
@@ -133,6 +134,7 @@ def of_lm(lm: LM) -> Predict:
     raise UsageError("this checkpoint has no mask token: it cannot be decoded by masked diffusion")
 
   def predict(params, tokens_BxC, end_B):
+    tokens_BxC = as_padding(tokens_BxC, end_B, lm.config.pad_id)
     positions_BxC = jnp.broadcast_to(jnp.arange(tokens_BxC.shape[1]), tokens_BxC.shape)
     hidden, _ = lm.apply(params, tokens_BxC, positions_BxT=positions_BxC, mask=Full(end_B))
     return lm.logits(params, hidden)

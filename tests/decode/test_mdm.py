@@ -166,6 +166,21 @@ def test_the_mask_token_is_never_drawn():
   assert (out.tokens_BxC < MASK).all() and len(np.unique(out.tokens_BxC)) == S
 
 
+def test_a_model_that_scales_by_its_share_of_masks_does_not_count_what_is_behind_the_row():
+  """ESM's token dropout looks at all tokens, so scratch behind a shorter row must be padding."""
+  lm = models.lm_of(mask_id=12, pad_id=11, token_dropout=True)
+  predict = quick_jit(mdm.of_lm(lm))
+  params = models.random_params(lm)
+  tokens = np.array([[3, 12, 5, 7, 12, 12], [4, 12, 12, 1, 2, 3]], np.int32)
+  ends = np.array([4, 6])
+  both = predict(params, tokens, ends)
+  for behind in (1, 12):
+    tokens[0, 4:] = behind
+    np.testing.assert_allclose(predict(params, tokens, ends)[0, :4], both[0, :4], atol=1e-5)
+  alone = predict(params, tokens[:1, :4], ends[:1])
+  np.testing.assert_allclose(alone[0], both[0, :4], atol=1e-4)
+
+
 def test_settings_out_of_range():
   with pytest.raises(UsageError, match="steps=0"):
     mdm.ancestral(0)
