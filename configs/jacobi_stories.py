@@ -5,28 +5,22 @@
 collects the base model's Jacobi trajectories with blocks of 16 (WORKDIR/round1/trajectories),
 trains on them (WORKDIR/round1), collects those of the trained model with blocks of 32, and trains
 on. Each stage goes on where it was. `python -m sbdjax trajectories` with this file collects alone.
+
+Variant `once` trains one round on trajectories that are there, which comparisons share:
+
+  python -m sbdjax train --config=configs/jacobi_stories.py:once --workdir=runs/jacobi_clean \
+    --config.data.path=runs/jacobi/round1/trajectories --config.loss.mask=clean
 """
 
 from ml_collections import ConfigDict
 
 
-def get_config() -> ConfigDict:
+def get_config(variant: str = "rounds") -> ConfigDict:
+  stages = {"rounds": COLLECTED, "once": {}}[variant]
   return ConfigDict(
     dict(
       init=dict(checkpoint="stories260K"),
-      prompts=dict(source="stories", add_bos=True),
-      collect=dict(
-        checkpoint="stories260K",
-        block_size=16,
-        max_tokens=224,
-        shortest=4,
-        longest=48,
-        passes=4,
-        limit=0,
-        batch_size=128,
-        shard_size=512,
-        seed=0,
-      ),
+      **stages,
       data=dict(
         source="trajectories",
         path="",
@@ -34,24 +28,24 @@ def get_config() -> ConfigDict:
         seq_len=272,
         noise=dict(schedule="linear", window=16, ratio="count", shift=True, blocks="all"),
       ),
-      loss=dict(name="jacobi", mask="noisy", ar_weight=1.0, normalisation="tokens"),
+      loss=dict(name="jacobi", mask="noisy", window=16, ar_weight=1.0, normalisation="tokens"),
       optim=dict(
-        name="muon",
+        name="adamw",
         learning_rate=3e-3,
         schedule="cosine",
-        warmup_steps=50,
+        warmup_steps=20,
         final_fraction=0.01,
         b2=0.98,
         weight_decay=0.0,
         clip_norm=1.0,
       ),
       train=dict(
-        steps=1000,
+        steps=600,
         batch_size=16,
-        log_every=50,
-        eval_every=500,
-        eval_batches=8,
-        checkpoint_every=250,
+        log_every=20,
+        eval_every=200,
+        eval_batches=2,
+        checkpoint_every=100,
         seed=0,
       ),
       parallel=dict(mode="mesh"),
@@ -59,13 +53,35 @@ def get_config() -> ConfigDict:
   )
 
 
-def get_rounds() -> list[dict]:
+# Openings of the embedded training stories, told on greedily by the model itself.
+COLLECTED = dict(
+  prompts=dict(source="stories", add_bos=True),
+  collect=dict(
+    checkpoint="stories260K",
+    block_size=16,
+    max_tokens=224,
+    shortest=4,
+    longest=48,
+    passes=4,
+    limit=1024,
+    batch_size=128,
+    shard_size=128,
+    seed=0,
+  ),
+)
+
+
+def get_rounds(variant: str = "rounds") -> list[dict] | None:
+  if variant == "once":
+    return None
   return [
     {},
     {
       "collect.block_size": 32,
+      "collect.limit": 512,
       "collect.seed": 1,
       "data.noise.window": 8,
+      "train.steps": 300,
       "train.seed": 1,
     },
   ]

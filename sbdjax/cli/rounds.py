@@ -1,16 +1,17 @@
 """Training in rounds: collect trajectories, train on them, collect those of the trained model, ...
 
 A config file with a function `get_rounds` is trained so. It gives one dict of overrides a round,
-like {"collect.block_size": 32}; the first round starts from `init.checkpoint`, each other one from
-the round before. Round r leaves WORKDIR/round{r}, a training workdir, with the trajectories it was
-trained on in WORKDIR/round{r}/trajectories. Every stage goes on where it was.
+like {"collect.block_size": 32}; what is set on the command line holds for every round. The first
+round starts from `init.checkpoint`, each other one from the round before. Round r leaves
+WORKDIR/round{r}, a training workdir, with the trajectories it was trained on in
+WORKDIR/round{r}/trajectories. Every stage goes on where it was.
 """
 
 from __future__ import annotations
 
 import copy
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -64,9 +65,17 @@ def read(flag: str) -> list[Mapping[str, Any]] | None:
 
 
 def plan(
-  config: ConfigDict, overrides: Sequence[Mapping[str, Any]], workdir: pathlib.Path
+  config: ConfigDict,
+  overrides: Sequence[Mapping[str, Any]],
+  workdir: pathlib.Path,
+  given: Collection[str] = (),
 ) -> list[Round]:
   """Every round with all its settings.
+
+  Args:
+    config: with the command line's overrides.
+    overrides: from `read`.
+    given: fields the command line sets, which no round sets anew.
 
   Raises:
     UsageError: an override names no field of the config file.
@@ -75,7 +84,8 @@ def plan(
   for number, changes in enumerate(overrides, 1):
     of_round = copy.deepcopy(config).unlock()
     for name, value in changes.items():
-      _set(of_round, name, value)
+      if name not in given:
+        _set(of_round, name, value)
     folder = workdir / f"round{number}"
     of_round.collect.checkpoint = of_round.init.checkpoint = checkpoint
     collect = to_dataclass(CollectConfig, of_round.collect, "collect")

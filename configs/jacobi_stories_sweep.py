@@ -1,0 +1,85 @@
+"""Jacobi decoding of the models of configs/jacobi_stories.py, beside AR.
+
+  python -m sbdjax sweep --config=configs/jacobi_stories_sweep.py:methods --workdir=runs/jf_methods
+
+Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
+(Figure 5b: tokens a forward against block size) and `ablation` (Tables 4 and 5: the short trainings
+of experiments/jacobi_stories260k/reproduce.sh). Prompts are the beginnings of validation stories;
+the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
+"""
+
+from ml_collections import ConfigDict
+
+BASE, CLLM = "stories260K", "runs/jacobi_cllm"
+ROUND1, ROUND2 = "runs/jacobi/round1", "runs/jacobi/round2"
+LABELS = {
+  BASE: "stories260K",
+  CLLM: "CLLM*",
+  ROUND1: "Jacobi Forcing, round 1",
+  ROUND2: "Jacobi Forcing, round 2",
+}
+# Folder under runs/jacobi_ablation -> label.
+ABLATION = {
+  "linear16": "linear, window 16, NC",
+  "linear8": "linear, window 8, NC",
+  "random": "random, NC",
+  "reverse16": "reverse, window 16, NC",
+  "nc_ic": "linear, window 16, NC-IC",
+  "clean": "linear, window 16, clean context",
+  "ar0.1": "linear, window 16, NC, w = 0.1",
+  "ar10": "linear, window 16, NC, w = 10",
+}
+RECYCLING = {"pool": "ngrams", "num_candidates": 4}
+MULTIBLOCK = {"name": "jacobi_multiblock", "num_blocks": 2, "spawn_ratio": 0.85}
+
+
+def get_config(variant: str = "methods") -> ConfigDict:
+  sweep = {
+    "methods": dict(num_prompts=30, batch_size=1, repeats=3),
+    "blocks": dict(num_prompts=30, batch_size=15, repeats=1),
+    "ablation": dict(num_prompts=60, batch_size=30, repeats=1),
+  }[variant]
+  return ConfigDict(
+    dict(
+      sweep=dict(checkpoint=BASE, judge=BASE, **sweep),
+      decoder=dict(name="jacobi", max_tokens=200),
+      data=dict(source="stories"),
+    )
+  )
+
+
+def _point(checkpoint: str, **decoder) -> dict:
+  return {
+    "sweep.checkpoint": checkpoint,
+    "sweep.label": LABELS.get(checkpoint, checkpoint),
+    **{f"decoder.{name}": value for name, value in decoder.items()},
+  }
+
+
+def get_sweep(variant: str = "methods") -> list[dict]:
+  return {"methods": _methods, "blocks": _blocks, "ablation": _ablation}[variant]()
+
+
+def _methods() -> list[dict]:
+  plain = [_point(c, block_size=16) for c in (BASE, CLLM, ROUND1, ROUND2)]
+  ways = [
+    dict(name="jacobi_window", block_size=16),
+    dict(block_size=16, **RECYCLING),
+    dict(block_size=16, **MULTIBLOCK),
+    dict(block_size=16, **MULTIBLOCK, **RECYCLING),
+    dict(block_size=16, **MULTIBLOCK, eager=True, **RECYCLING),
+  ]
+  quality = [_point(c, name="ar") for c in (ROUND1, ROUND2)]
+  return [_point(BASE, name="ar"), *plain, *(_point(ROUND2, **way) for way in ways), *quality]
+
+
+def _blocks() -> list[dict]:
+  ways = [dict(name="jacobi"), RECYCLING, MULTIBLOCK | RECYCLING]
+  return [_point(ROUND2, block_size=k, **way) for way in ways for k in (4, 8, 16, 32, 64)]
+
+
+def _ablation() -> list[dict]:
+  points = []
+  for folder, label in ABLATION.items():
+    points.append(_point(f"runs/jacobi_ablation/{folder}", block_size=16) | {"sweep.label": label})
+  return points

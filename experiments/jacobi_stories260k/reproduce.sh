@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Everything recorded in this folder, from the project's root. Each line goes on where it was.
+set -euo pipefail
+PY=${PY:-.venv/bin/python}
+OUT=experiments/jacobi_stories260k
+ONCE="$PY -m sbdjax train --config=configs/jacobi_stories.py:once \
+  --config.data.path=runs/jacobi/round1/trajectories"
+
+# Two rounds of Jacobi Forcing; CLLM* (clean context, random points, one round) with as many updates
+# on the same trajectories.
+$PY -m sbdjax train --config=configs/jacobi_stories.py --workdir=runs/jacobi
+$ONCE --workdir=runs/jacobi_cllm --config.loss.mask=clean --config.data.noise.schedule=random
+
+# Tables 4 and 5, and the weight of the AR loss: short trainings that differ in one setting each.
+SHORT="--config.train.steps=200 --config.train.eval_every=0"
+ablate() { $ONCE $SHORT --workdir="runs/jacobi_ablation/$1" "${@:2}"; }
+ablate linear16
+ablate linear8 --config.data.noise.window=8
+ablate random --config.data.noise.schedule=random
+ablate reverse16 --config.data.noise.schedule=reverse
+ablate nc_ic --config.loss.mask=clean_window
+ablate clean --config.loss.mask=clean
+ablate ar0.1 --config.loss.ar_weight=0.1
+ablate ar10 --config.loss.ar_weight=10.0
+
+# Table 1, Tables 4 and 5, Figure 5b.
+for variant in methods ablation blocks; do
+  $PY -m sbdjax sweep --config=configs/jacobi_stories_sweep.py:$variant --workdir=runs/jf_$variant
+  cp runs/jf_$variant/points.jsonl $OUT/$variant.jsonl
+done
+$PY $OUT/tables.py --points=$OUT
+
+# Appendices E and D.
+$PY -m sbdjax sweep --config=configs/jacobi_search.py --workdir=runs/jf_search
+cp runs/jf_search/points.jsonl $OUT/search.jsonl
+cp runs/jf_search/surface.png $OUT/search.png
+$PY -m sbdjax bench parallel --checkpoint=runs/jacobi/round2 --json \
+  --plot=$OUT/latency.png > $OUT/latency.json
+$PY $OUT/masks.py --out=$OUT/masks.png
