@@ -21,7 +21,7 @@ from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
 
 MAX_DEGREE = 6
-_DENSE = 201
+_DENSE = 241
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Surface:
     return _design((points - self.centre) / self.scale, self.degree) @ self.coefficients
 
   def grid(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, y, z [201, 201] over the box, evenly spaced in the logarithms."""
+    """x, y, z [241, 241] over the box, evenly spaced in the logarithms."""
     xs, ys = (np.geomspace(*side, _DENSE) for side in self.box)
     x, y = np.meshgrid(xs, ys, indexing="ij")
     return x, y, self(x, y)

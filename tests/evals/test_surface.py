@@ -23,7 +23,7 @@ def test_a_polynomial_is_found_with_its_degree_and_summit():
   assert fitted.errors[2] < 1e-9 < fitted.errors[1]
   np.testing.assert_allclose(fitted(X, Y), hill(X, Y))
   x, y, z = fitted.best()
-  # As near as a grid of 201 x 201 places comes.
+  # As near as a grid of 241 x 241 places comes.
   np.testing.assert_allclose([x, y, z], [48, 3, 500], rtol=0.02)
 
 
