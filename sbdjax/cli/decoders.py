@@ -94,9 +94,9 @@ class DecoderConfig:
     num_blocks: K, open at once (jacobi_multiblock; its `eager`: verified text may run into them).
     spawn_ratio: r, the part of a block that is accepted when the next one is opened.
     pool: what of the rejected predictions is tried again, a key of `jacobi_decoders.POOLS`.
-    pool_size: n-grams (pool ngrams) or sequences (pool points) it holds.
+    pool_size: n-grams it holds (pool ngrams).
     n_gram: tokens of an n-gram.
-    num_candidates: n-grams a forward verifies beside the drafts.
+    num_candidates: n-grams, or sequences, that a forward verifies beside the drafts.
     unmask: which masks a forward reveals, a key of `fillers.UNMASK` (mdm, like the next two).
     steps: of the reverse process (unmask ancestral); those that reveal nothing are not run.
     noise: its schedule, "linear" or "cosine".
@@ -143,9 +143,9 @@ class DecoderConfig:
   num_blocks: int = 2
   spawn_ratio: float = 0.85
   pool: str = "none"
-  pool_size: int = 64
-  n_gram: int = 4
-  num_candidates: int = 4
+  pool_size: int = 256
+  n_gram: int = 8
+  num_candidates: int = 3
   unmask: str = "ancestral"
   steps: int = 64
   noise: str = "linear"

@@ -7,8 +7,8 @@ diffusion models: name static, dynamic or freedave with block_size, steps_per_bl
 score, cache, early_exit, exit_at, cfg_scale, suppress, and for freedave draft_steps, draft_mode,
 eager, frugal and carry; attention, shifted and block_size are the checkpoint's own unless given.
 Jacobi decoding: name jacobi, jacobi_window or jacobi_multiblock (num_blocks, spawn_ratio, eager) with
-block_size, guess (text, vocabulary), verify, and pool (none; ngrams: pool_size, n_gram,
-num_candidates; points: pool_size) with draft_mode.
+block_size, guess (text, vocabulary), verify, and pool (none; ngrams: pool_size, n_gram;
+points) with num_candidates and draft_mode.
 For masked diffusion: name mdm with unmask (ancestral: steps, noise; first_hitting; top_k), or ssmd
 for self-speculative models, with window (cosine: dtau; linear; constant; full), n_inner and
 first_equal. Both fill a row in any order: a prompt may be empty, and with --hole=_ every _ of it

@@ -10,7 +10,6 @@ from sbdjax.decode.base import Limits, Sampler
 from sbdjax.decode.jacobi_drafts import Drafting, Fill
 from sbdjax.decode.jacobi_recycling import Pool
 from sbdjax.decode.verify import VerifyRule
-from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 
 # `config` below is a `cli.decoders.DecoderConfig`.
@@ -65,7 +64,8 @@ POOLS: dict[str, PoolChoice] = {
     lambda c, width: jacobi_recycling.ngrams(c.pool_size, c.n_gram, c.num_candidates),
   ),
   "points": PoolChoice(
-    ("pool_size", "draft_mode"), lambda c, width: jacobi_recycling.points(c.pool_size, width)
+    ("num_candidates", "draft_mode"),
+    lambda c, width: jacobi_recycling.points(c.num_candidates + 1, width),
   ),
 }
 
@@ -90,14 +90,9 @@ def build(lm: LM, limits: Limits, config, rule: VerifyRule) -> Sampler:
   """Jacobi decoding of `lm`.
 
   Raises:
-    UsageError: an n-gram that is longer than a block, or a pool under a rule that cannot have one.
+    UsageError: settings that do not fit together (`jacobi.make_sampler` and what it is given).
   """
   drafts, pool = DRAFTS[config.name], POOLS[config.pool]
-  if "n_gram" in pool.reads and config.n_gram > config.block_size:
-    raise UsageError(
-      f"decoder.n_gram={config.n_gram} is longer than a block of {config.block_size}: lower it, or "
-      "raise decoder.block_size"
-    )
   fill = GUESSES[config.guess](lm)
   recycled = pool.build(config, config.max_tokens + 1 + drafts.columns(config))
   drafting = drafts.build(config, fill)

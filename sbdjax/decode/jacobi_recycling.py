@@ -75,8 +75,7 @@ def ngrams(size: int, n: int, candidates: int) -> Pool:
       chain does is none.
 
   Raises:
-    UsageError: n < 2, size < 1, candidates outside 1..size, or (when traced) n-grams longer than
-      a chain and the prediction behind it.
+    UsageError: n < 2, size < 1, or candidates outside 1..size.
   """
   if n < 2 or size < 1 or not 1 <= candidates <= size:
     raise UsageError(
@@ -102,22 +101,16 @@ def ngrams(size: int, n: int, candidates: int) -> Pool:
 
   def push(pool_BxSxN, plan: Plan, reach_B, moved: Moved):
     del plan
-    # The point of this forward: c, then every prediction.
-    last_Bx1 = moved.before.length_B[:, None] - 1
-    point_BxT1 = jnp.concatenate(
-      [read(moved.before.tokens_BxC, last_Bx1), moved.chosen_BxT], axis=1
-    )
-    number = point_BxT1.shape[1] - n + 1
-    if number < 1:
-      raise UsageError(
-        f"n_gram={n} does not fit into the {point_BxT1.shape[1]} tokens a forward sees: lower "
-        "n_gram or raise block_size"
-      )
-    start_G = jnp.arange(number)
-    new_BxGxN = point_BxT1[:, start_G[:, None] + jnp.arange(n)]
-    # Column t + 1 is the prediction of position length + t; the last one stands at `reach`.
-    last_BxG = start_G + n - 1 <= (reach_B - moved.before.length_B + 1)[:, None]
-    new_BxGxN = jnp.where(last_BxG[..., None], new_BxGxN, -1)
+    # The point of this forward: the end of the text, then every prediction. What was once predicted
+    # for the text is in the pool; this adds what it has become.
+    length_Bx1 = moved.before.length_B[:, None]
+    text_BxN = read(moved.before.tokens_BxC, length_Bx1 - n + jnp.arange(n))
+    point_BxL = jnp.concatenate([text_BxN, moved.chosen_BxT], axis=1)
+    start_G = jnp.arange(point_BxL.shape[1] - n + 1)
+    new_BxGxN = point_BxL[:, start_G[:, None] + jnp.arange(n)]
+    position_BxG = length_Bx1 - n + start_G
+    there_BxG = (position_BxG >= 0) & (position_BxG + n - 1 <= reach_B[:, None])
+    new_BxGxN = jnp.where(there_BxG[..., None], new_BxGxN, -1)
     every = jnp.concatenate([new_BxGxN, pool_BxSxN], axis=1)
     equal_BxMxM = jnp.all(every[:, :, None] == every[:, None], axis=-1)
     again_BxM = jnp.any(jnp.tril(equal_BxMxM, -1), axis=2)

@@ -38,7 +38,8 @@ class NGrams:
         found.append(continued)
     return found[: self.candidates]
 
-  def push(self, point, **_):
+  def push(self, before, predicted, **_):
+    point = before[-self.n :] + predicted
     new = [tuple(point[i : i + self.n]) for i in range(len(point) - self.n + 1)]
     distinct = dict.fromkeys(new + [tuple(gram) for gram in self.grams])
     self.grams = [list(gram) for gram in distinct][: self.size]
@@ -154,7 +155,8 @@ def reference(choose, finished, rules):
       drafts = want[a + 1 : end - 1 - length]
       if pool:
         pool.push(
-          point=[c, *want],
+          before=x[:length],
+          predicted=want,
           generated=x[len(prompt) - 1 :],
           drafts=drafts,
           ahead=behind,

@@ -219,7 +219,7 @@ def _ssmd(name, window, reference_window, n_inner, *, first_equal=False, **setti
   return _filling(f"ssmd {name} N={n_inner}", build, reference, **settings)
 
 
-def _jacobi(name, rules, drafting, pool=None, choose=None, mode="batch"):
+def _jacobi(name, rules, drafting, pool=None, choose=None, mode="batch", long=False):
   """Jacobi decoding; `rules` are those of the reference."""
   draw = sampling.greedy() if choose is None else choose
   return Case(
@@ -228,6 +228,7 @@ def _jacobi(name, rules, drafting, pool=None, choose=None, mode="batch"):
       lm, limits, verify.exact_match(draw), drafting, pool, mode
     ),
     jacobi_reference.reference(_greedy if choose is None else _drawn(choose), _finished, rules),
+    long=long,
   )
 
 
@@ -318,25 +319,26 @@ SAMPLERS = [
     first_equal=True,
     long=True,
   ),
-  _jacobi("blocks", jacobi_reference.Rules(4), jacobi_drafts.blocks(4, _FROM_TEXT)),
+  _jacobi("blocks", jacobi_reference.Rules(4), jacobi_drafts.blocks(4, _FROM_TEXT), long=True),
   _jacobi(
-    "window",
-    jacobi_reference.Rules(3, window=True),
+    "window, n-grams",
+    jacobi_reference.Rules(3, window=True, pool=lambda: jacobi_reference.NGrams(12, 3, 2)),
     jacobi_drafts.window(3, _FROM_TEXT),
-    choose=_WARM,
-  ),
-  _jacobi(
-    "recycling",
-    jacobi_reference.Rules(4, pool=lambda: jacobi_reference.NGrams(12, 3, 2)),
-    jacobi_drafts.blocks(4, _FROM_TEXT),
     jacobi_recycling.ngrams(12, 3, 2),
+    choose=_WARM,
     mode="tree",
   ),
   _jacobi(
     "multiblock",
-    jacobi_reference.Rules(3, 3, 0.5, pool=lambda: jacobi_reference.Points(4)),
+    jacobi_reference.Rules(3, 3, 0.5),
     jacobi_multiblock.multiblock(3, _FROM_TEXT, 3, 0.5),
+  ),
+  _jacobi(
+    "multiblock, eager, points",
+    jacobi_reference.Rules(3, 3, 0.5, eager=True, pool=lambda: jacobi_reference.Points(4)),
+    jacobi_multiblock.multiblock(3, _FROM_TEXT, 3, 0.5, True),
     jacobi_recycling.points(4, 40),
     choose=_WARM,
+    long=True,
   ),
 ]

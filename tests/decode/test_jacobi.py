@@ -296,22 +296,25 @@ def test_the_pool_keeps_the_newest_distinct_ngrams():
   pool = jacobi_recycling.ngrams(size, n, candidates)
   rng = np.random.default_rng(0)
   lists = [jacobi_reference.NGrams(size, n, candidates) for _ in range(batch)]
-  out = base.start(jnp.ones((batch, 1), jnp.int32), jnp.ones((batch,), jnp.int32), 3, 0)
+  out = base.start(jnp.ones((batch, 4), jnp.int32), jnp.array([1, 2, 3, 4]), 12, 0)
   state = pool.init(out)
   push, match = quick_jit(pool.push), quick_jit(pool.match)
   found = 0
   for _ in range(12):
-    # Row b: c, then `reach` + 1 - length predictions; what is behind them must not get in.
-    points = rng.integers(0, 3, (batch, columns + 1)).astype(np.int32)
-    reach = rng.integers(0, columns, batch).astype(np.int32)
-    before = out.replace(tokens_BxC=out.tokens_BxC.at[:, 0].set(points[:, 0]))
-    moved = jacobi_drafts.Moved(before, before, points[:, 1:], points[:, 1:])
-    state = push(state, jacobi_drafts.Plan(reach, reach, points[:, :0]), 1 + reach, moved)
+    # Some predictions behind the text; what is behind them must not get in.
+    text = rng.integers(0, 3, out.tokens_BxC.shape).astype(np.int32)
+    chosen = rng.integers(0, 3, (batch, columns)).astype(np.int32)
+    number = rng.integers(1, columns + 1, batch).astype(np.int32)
+    before = out.replace(tokens_BxC=text)
+    moved = jacobi_drafts.Moved(before, before, chosen, chosen)
+    plan = jacobi_drafts.Plan(number, number, text[:, :0])
+    state = push(state, plan, out.length_B + number - 1, moved)
     chains = rng.integers(0, 3, (batch, columns)).astype(np.int32)
     num = rng.integers(1, columns + 1, batch).astype(np.int32)
     tried, valid = jax.device_get(match(state, chains, num))
     for row in range(batch):
-      lists[row].push(points[row, : reach[row] + 2].tolist())
+      said = chosen[row, : number[row]].tolist()
+      lists[row].push(text[row, : out.length_B[row]].tolist(), said)
       grams = [gram for gram in np.asarray(state[row]).tolist() if gram[0] >= 0]
       assert grams == lists[row].grams
       expected = lists[row].match(chains[row, 1 : num[row]].tolist(), int(chains[row, 0]))
@@ -340,11 +343,3 @@ def test_settings_are_checked():
   resample = verify.accept_or_resample(jax.nn.log_softmax)
   with pytest.raises(UsageError, match="exact_match"):
     jacobi.make_sampler(NET, limits, resample, drafting, pool)
-  long = jacobi.make_sampler(NET, limits, EXACT, drafting, jacobi_recycling.ngrams(8, 6, 2))
-  with pytest.raises(UsageError, match="n_gram=6 does not fit"):
-    jax.eval_shape(
-      lambda key: base.decode(
-        long, models.random_params(NET), np.ones((1, 2), np.int32), np.array([2]), key
-      ),
-      jax.random.key(0),
-    )
