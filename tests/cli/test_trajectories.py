@@ -10,11 +10,13 @@ import pytest
 
 from sbdjax import __main__ as entry
 from sbdjax.cli import rounds, trajectories
+from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import TrainBatches
 from sbdjax.data.trajectories import Store
 from sbdjax.decode import ar, sampling
 from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Decoder
+from sbdjax.errors import UsageError
 from sbdjax.interop import load_pretrained
 from sbdjax.train import checkpoints
 from tests.cli.checkpoints import write_tiny
@@ -161,6 +163,7 @@ def test_a_finished_run_does_nothing(config, finished, capsys):
   assert checkpoints.steps(finished / "round2") == [4]
 
 
+@pytest.mark.long
 def test_interrupted_at_every_stage_it_ends_with_the_same_bits(
   config, finished, tmp_path, monkeypatch
 ):
@@ -201,6 +204,44 @@ def test_a_round_that_cannot_work_is_found_before_anything_is_run(config, tmp_pa
     path.write_text(config.read_text().replace('"data.noise.window": 1', bad))
     assert _train(path, tmp_path / "run") == 2
     assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_parts_make_the_same_dataset_together(config, collected, tmp_path, capsys):
+  flags = [f"--config={config}", f"--workdir={tmp_path}"]
+  assert entry.main(["trajectories", *flags, "--part=1/2"]) == 0
+  assert "(2 shards are still missing)" in capsys.readouterr().out and len(shards(tmp_path)) == 1
+  assert entry.main(["trajectories", *flags, "--part=0/2"]) == 0
+  assert shards(tmp_path) == shards(collected) and len(Store(tmp_path)) == 9
+  assert entry.main(["trajectories", *flags, "--part=2/2"]) == 2
+  assert "--part=2/2: write I/N" in capsys.readouterr().err
+
+
+class _Chatting:
+  """A tokenizer with a chat template."""
+
+  vocab_size = 512
+
+  def encode_chat(self, messages):
+    (message,) = messages
+    assert message["role"] == "user"
+    return [7, *map(ord, message["content"]), 8]
+
+
+def test_prompts_of_chats_and_of_documents_with_prompts(config, tmp_path):
+  path = tmp_path / "chats.jsonl"
+  records = [{"prompt": "hi", "response": "x"}, {"text": "no prompt"}, {"prompt": "a" * 9, "response": "y"}]  # fmt: skip
+  path.write_text("\n".join(map(json.dumps, records)))
+  model = load_pretrained(Store(config.parent / "collected").settings["checkpoint"])
+  settings = dict(checkpoint="", longest=6)
+  data = DataConfig(source="jsonl", path=str(path), add_bos=False, split_sizes=(1.0, 0.0, 0.0))
+  chat = trajectories.CollectConfig(chat=True, **settings)
+  said = trajectories.read_prompts(chat, data, model._replace(tokenizer=_Chatting()))
+  assert said == [[7, ord("h"), ord("i"), 8]]  # the longer one is left out
+  with pytest.raises(UsageError, match="collect.chat needs"):
+    trajectories.read_prompts(chat, data, model)
+  found = trajectories.read_prompts(trajectories.CollectConfig(**settings, passes=2), data, model)
+  assert model.tokenizer.encode("hi", bos=False) in found
+  assert found.count(model.tokenizer.encode("hi", bos=False)) == 1  # given prompts come up once
 
 
 def test_a_config_without_rounds_is_trained_as_before(tmp_path):
