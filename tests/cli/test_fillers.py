@@ -96,6 +96,7 @@ def test_a_plain_model_is_no_self_speculative_one():
     decoders.make_sampler(models.lm_of(mask_id=12), DecoderConfig("mdm"), ())
 
 
+@pytest.mark.long
 def test_evaluate_reports_the_bound_of_the_drafts(checkpoint, monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(evaluate, "load_pretrained", generate.load_pretrained)
   (tmp_path / "text").write_text("the cat sat on the mat " * 40)

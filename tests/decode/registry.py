@@ -294,6 +294,7 @@ SAMPLERS = [
       _drawn(_WARM),
       fill_reference.ancestral_plan(5, lambda u: math.acos(1 - u) * 2 / math.pi),
     ),
+    long=True,
   ),
   _mdm(
     "first hitting",
@@ -326,12 +327,14 @@ SAMPLERS = [
     jacobi_drafts.window(3, _FROM_TEXT),
     jacobi_recycling.ngrams(12, 3, 2),
     choose=_WARM,
-    mode="tree",
+    long=True,
   ),
   _jacobi(
-    "multiblock",
-    jacobi_reference.Rules(3, 3, 0.5),
+    "multiblock, n-grams",
+    jacobi_reference.Rules(3, 3, 0.5, pool=lambda: jacobi_reference.NGrams(12, 4, 2)),
     jacobi_multiblock.multiblock(3, _FROM_TEXT, 3, 0.5),
+    jacobi_recycling.ngrams(12, 4, 2),
+    mode="tree",
   ),
   _jacobi(
     "multiblock, eager, points",

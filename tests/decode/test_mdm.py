@@ -1,6 +1,5 @@
 """Masked diffusion samplers on a table: their distribution, what they cost, and odd inputs."""
 
-import functools
 import itertools
 
 import jax
@@ -18,8 +17,9 @@ from tests.reference import statistics
 
 D, S = 3, 3
 MASK = S
-# Logits of every position in every context; of the mask token too, which must not matter.
+# Logits of every position in every context. The mask token is always far ahead, and never drawn.
 TABLE = np.random.default_rng(0).normal(size=((S + 1) ** D, D, S + 1)).astype(np.float32) * 1.5
+TABLE[..., MASK] = 1e9
 TEXTS = np.array(list(itertools.product(range(S), repeat=D)))
 ROWS = 40_000
 
@@ -75,10 +75,11 @@ def planned(plans):
 
 
 def frequencies(state):
+  assert (state.out.tokens_BxC < MASK).all()
   return np.bincount(number_of(state.out.tokens_BxC[:, :D], S), minlength=S**D)
 
 
-@pytest.mark.parametrize("name", MASK_SCHEDULES)
+@pytest.mark.parametrize("name", ["cosine", pytest.param("linear", marks=pytest.mark.long)])
 def test_ancestral_samples_have_the_distribution_of_the_reverse_process(name):
   steps = 2
   # Eq. 1 backwards: a mask at time t is revealed until s with (alpha_s - alpha_t) / (1 - alpha_t).
@@ -120,6 +121,7 @@ def test_forwards_that_would_reveal_nothing_are_not_run():
   assert (out.query_tokens_B == length * out.nfe_B).all()
 
 
+@pytest.mark.long
 def test_the_number_of_steps_may_be_traced():
   @quick_jit
   def run(steps):
@@ -134,7 +136,14 @@ def test_the_number_of_steps_may_be_traced():
 
 
 @pytest.mark.parametrize(
-  "unmask", [mdm.ancestral(4), mdm.first_hitting(2), mdm.by_rule(select.top_k(2))]
+  "unmask",
+  [
+    mdm.ancestral(4),
+    *(
+      pytest.param(unmask, marks=pytest.mark.long)
+      for unmask in (mdm.first_hitting(2), mdm.by_rule(select.top_k(2)))
+    ),
+  ],
 )
 def test_masks_inside_a_prompt_are_filled_and_given_tokens_stay(unmask):
   """Rows of one batch: holes, nothing to do, one token to do, the end of the row."""
@@ -154,16 +163,6 @@ def test_masks_inside_a_prompt_are_filled_and_given_tokens_stay(unmask):
   np.testing.assert_array_equal(out.reveal_step_BxC[:, :D] >= 0, ~given)
   assert out.nfe_B[1] == 0 and (out.nfe_B[[2, 3]] == 1).all() and out.nfe_B[0] in (1, 2)
   np.testing.assert_array_equal(out.length_B, lengths + limits)
-
-
-def test_the_mask_token_is_never_drawn():
-  adversarial = lambda *args: predict(*args).at[..., MASK].set(1e9)
-  sampler = mdm.make_sampler(
-    adversarial, MASK, base.Limits(D), sampling.categorical(), mdm.ancestral(2)
-  )
-  args = (np.zeros((500, 0), np.int32), np.zeros(500, np.int32), jax.random.key(0))
-  out = quick_jit(functools.partial(base.decode, sampler))(TABLE, *args).out
-  assert (out.tokens_BxC < MASK).all() and len(np.unique(out.tokens_BxC)) == S
 
 
 def test_a_model_that_scales_by_its_share_of_masks_does_not_count_what_is_behind_the_row():

@@ -42,7 +42,7 @@ def one_pass(params, noisy, tokens, sigma, revealed):
   return jax.nn.log_softmax(MODEL.logits(params, both)[..., :MASK])
 
 
-@pytest.mark.parametrize("first_equal", [False, True])
+@pytest.mark.parametrize("first_equal", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_each_pass_is_shown_the_tokens_revealed_and_scores_the_others(first_equal):
   got = log_probs(PARAMS, TOKENS, SIGMA, first_equal=first_equal)
   for i in range(L):
@@ -57,6 +57,7 @@ def test_each_pass_is_shown_the_tokens_revealed_and_scores_the_others(first_equa
   assert abs(got[0] - got[1]).max() > 0.1
 
 
+@pytest.mark.long
 def test_chunks_change_nothing():
   for a, b in zip(
     log_probs(PARAMS, TOKENS, SIGMA), log_probs(PARAMS, TOKENS, SIGMA, chunk=9), strict=True
@@ -64,6 +65,7 @@ def test_chunks_change_nothing():
     np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+@pytest.mark.long
 def test_averages_over_orders_are_of_the_exact_likelihood():
   texts = np.stack([TOKENS, TOKENS[::-1]])
   rules = [(windows.constant(2)(L), 2), (windows.full()(L), math.inf)]

@@ -40,7 +40,7 @@ def every_text(log_draft, log_target, window, n_inner, counts=ssmd.COUNTS, start
 
 def of_tables(tables, window, n_inner, counts=ssmd.COUNTS):
   observed = np.stack([tb.observed(tables, x) for x in tb.texts(tables)], axis=1)
-  return every_text(*observed, np.asarray(window), np.float64(n_inner), counts=counts)
+  return every_text(*observed, np.asarray(window), np.float64(n_inner), counts=counts, start=0)
 
 
 def as_arrays(tables, mass):
@@ -140,6 +140,7 @@ def test_passes_are_not_rejections_plus_one_where_the_last_token_is_rejected():
   assert ssmd.mean_nfe(np.array([1.0, 0.0, 7.0]), 11, 1) == 18 / 12
 
 
+@pytest.mark.long
 def test_marginals_are_sums_of_the_joint_distribution():
   tables = tb.random_tables(3, 3, seed=6)
   args = (tables, (3, 2, 1), 2)
