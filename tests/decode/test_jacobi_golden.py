@@ -198,6 +198,7 @@ def vanilla_runs():
   return [c for c in cases if c["algo"] == "vanilla"]
 
 
+@pytest.mark.long
 def test_a_run_of_blocks_and_the_trajectory_of_the_first(models):
   """Several blocks in one run; the forward over the prompt gives the recorded first drafts."""
   n, lm = 8, models[0].lm

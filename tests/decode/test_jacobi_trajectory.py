@@ -11,10 +11,9 @@ from tests.jit import quick_jit
 from tests.reference import network, visibility
 
 NET = models.lm_of(vocab_size=12, mask_id=MASK, tie_embeddings=False)
-N, WIDTH, BATCH = 6, 5, 8
+N, WIDTH, BATCH = 5, 4, 4
 PROMPTS = models.tokens(BATCH, WIDTH, vocab_size=MASK, seed=4)
 LENGTHS = np.random.default_rng(4).integers(1, WIDTH + 1, BATCH).astype(np.int32)
-WARM = sampling.categorical(0.8)
 
 
 def reference_points(params, text, draft, choose):
@@ -30,7 +29,13 @@ def reference_points(params, text, draft, choose):
       return points
 
 
-@pytest.mark.parametrize("choose", [sampling.greedy(), WARM], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(
+  "choose",
+  [
+    pytest.param(sampling.greedy(), id="greedy", marks=pytest.mark.long),
+    pytest.param(sampling.categorical(0.8), id="drawn"),
+  ],
+)
 def test_points_are_those_of_equation_3(choose):
   params = models.random_params(NET, seed=2)
   params["head"] = 0.5 * params["head"]
