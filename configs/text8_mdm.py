@@ -20,8 +20,10 @@ from configs import text8_ntp
 
 CPU = {
   "model.num_layers": 6,
-  "optim.learning_rate": 3e-3,
-  "optim.warmup_steps": 100,
+  # AdamW spends the first hundreds of updates on letter frequencies.
+  "optim.name": "muon",
+  "optim.learning_rate": 1e-2,
+  "optim.warmup_steps": 50,
   "train.steps": 2000,
   "train.log_every": 50,
   "train.eval_every": 250,
@@ -32,6 +34,7 @@ CPU = {
 
 def get_config(size: str = "full") -> ConfigDict:
   config = text8_ntp.get_config(size)
+  config.optim.name = "adamw"
   config.loss = ConfigDict(dict(name="mdm", schedule="linear", weighting="bound"))
   config.update_from_flattened_dict(CPU if size == "cpu" else {"train.batch_size": 256})
   return config

@@ -6,7 +6,8 @@
 11 bidirectional and 1 causal block (arXiv:2510.03929, section 5). Variants `full` and `cpu`, each
 alone or with one of the paper's ablations after a comma: `cpu,no_residual` (the causal blocks
 replace the trunk's stream instead of adding to it), `cpu,two_causal` (one bidirectional block fewer,
-one causal block more: 10nc-2c at full size).
+one causal block more: 10nc-2c at full size), or with our `cpu,paper_positions` (keys turn with both
+positions as in the paper's appendix E.3; see `sbdjax.nn.sigma.KEY_POSITIONS`).
 """
 
 from ml_collections import ConfigDict
@@ -17,6 +18,7 @@ ABLATIONS = {
   "": {},
   "no_residual": {"head.output_residual": False},
   "two_causal": {"head.num_layers": 2},
+  "paper_positions": {"head.key_positions": "next"},
 }
 
 
@@ -24,7 +26,7 @@ def with_head(config: ConfigDict, ablation: str = "") -> ConfigDict:
   """The masked-diffusion `config` as a self-speculative one with as many blocks in all."""
   schedule = config.loss.schedule
   config.loss = ConfigDict(dict(name="ssmd", schedule=schedule, weighting="inverse_count"))
-  config.head = ConfigDict(dict(num_layers=1, output_residual=True))
+  config.head = ConfigDict(dict(num_layers=1, output_residual=True, key_positions="own"))
   config.update_from_flattened_dict(ABLATIONS[ablation])
   if "num_layers" in config.model:
     config.model.num_layers -= config.head.num_layers

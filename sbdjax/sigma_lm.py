@@ -87,7 +87,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
   if config.mask_id is None:
     raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
   network = Transformer(config)
-  blocks = SigmaHead(layer_config(config, head), head.output_residual)
+  blocks = SigmaHead(layer_config(config, head), head)
 
   def run(params, method, *args):
     return network.apply({"params": params["trunk"]}, *args, method=method)

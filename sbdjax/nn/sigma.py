@@ -21,6 +21,17 @@ from sbdjax.nn.linear import linear
 from sbdjax.nn.parts import dense_init, make_norm
 from sbdjax.nn.transformer import TransformerConfig, stack
 
+# (here, next) positions of a track -> that of the second half of its key.
+KEY_POSITIONS = {
+  # A query compares the place it predicts with the places of known tokens: the distance that
+  # tells which of them matter. The paper's text models can compute it from position encodings in
+  # their input, which a trunk with rotary positions does not have.
+  "own": lambda here, following: here,
+  # As the paper splits the channels (appendix E.3), for queries and keys alike. No pair of channels
+  # then sees that distance, and the blocks learn much later to use the tokens.
+  "next": lambda here, following: following,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
@@ -30,12 +41,20 @@ class HeadConfig:
     num_layers: n_c, causal blocks; the trunk's `num_layers` is n_nc.
     output_residual: add the trunk's hidden state of the predicted place to their output, so that
       they only correct the draft (the paper's "output residual"; without it, its ablation).
+    key_positions: what the second half of a key's channels turns with, a key of KEY_POSITIONS:
+      "own" or "next". Queries turn with the position of the track's token in the first half and
+      with the predicted one in the second.
   """
 
   num_layers: int = 1
   output_residual: bool = True
+  key_positions: str = "own"
 
   def __post_init__(self):
+    if self.key_positions not in KEY_POSITIONS:
+      raise UsageError(
+        f"head.key_positions={self.key_positions!r}: choose one of {tuple(KEY_POSITIONS)}"
+      )
     if self.num_layers < 1:
       raise UsageError(f"head.num_layers must be at least 1, got {self.num_layers}")
 
@@ -43,8 +62,8 @@ class HeadConfig:
 def layer_config(trunk: TransformerConfig, head: HeadConfig) -> TransformerConfig:
   """The trunk's own block, `head.num_layers` times, with positions as rotary channels.
 
-  Channels are rotated in neighbouring pairs, so that the first half of a head's channels turns
-  with one position and the second half with the other, as the paper has it (appendix E.3).
+  Channels are rotated in neighbouring pairs, so that the first half of a query's channels turns
+  with the one position and the second half with the other, as the paper has it (appendix E.3).
 
   Raises:
     UsageError: heads whose channels do not make two halves of pairs.
@@ -67,11 +86,11 @@ def layer_config(trunk: TransformerConfig, head: HeadConfig) -> TransformerConfi
 
 
 def two_positions(
-  here_BxL: jax.Array, next_BxL: jax.Array, head_dim: int, theta: float
+  first_BxL: jax.Array, second_BxL: jax.Array, head_dim: int, theta: float
 ) -> tuple[jax.Array, jax.Array]:
-  """(cos, sin), float32 [B, 1, L, head_dim / 2]: rotations of half a head each, `here` first."""
+  """(cos, sin), float32 [B, 1, L, head_dim / 2]: rotations of half a head by each position."""
   freq = rope.frequencies(head_dim // 2, theta)
-  halves = zip(rope.rotation(here_BxL, freq), rope.rotation(next_BxL, freq), strict=True)
+  halves = zip(rope.rotation(first_BxL, freq), rope.rotation(second_BxL, freq), strict=True)
   cos, sin = (jnp.concatenate(pair, axis=-1) for pair in halves)
   return cos, sin
 
@@ -85,11 +104,11 @@ class SigmaHead(nn.Module):
 
   Attributes:
     config: of the causal layers; see `layer_config`.
-    output_residual: see `HeadConfig`.
+    head: see `HeadConfig`.
   """
 
   config: TransformerConfig
-  output_residual: bool
+  head: HeadConfig
 
   @nn.compact
   def __call__(self, embedded_BxLxD, here_BxLxD, next_BxLxD, here_BxL, next_BxL):
@@ -111,9 +130,11 @@ class SigmaHead(nn.Module):
     )
     x_BxLxD = linear(jnp.concatenate(inputs, axis=-1), mix.astype(c.compute_dtype))
     length = here_BxL.shape[1]
-    cos_sin = two_positions(here_BxL, next_BxL, c.head_dim, c.rope_theta)
+    of_keys_BxL = KEY_POSITIONS[self.head.key_positions](here_BxL, next_BxL)
+    seconds = (next_BxL, of_keys_BxL)
+    turns = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
     plan = xla.plan(masks.Causal(), length, length)
-    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, None, cos_sin, plan)
-    init = nn.initializers.zeros if self.output_residual else dense_init(c.d_model)
+    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, None, turns, plan)
+    init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)
     return linear(make_norm(c, name="out_norm")(x_BxLxD), out.astype(c.compute_dtype))

@@ -38,16 +38,16 @@ class Attention(nn.Module):
     return jnp.swapaxes(y.reshape(*y.shape[:-1], heads, c.head_dim), 1, 2)
 
   @nn.compact
-  def __call__(self, x_BxTxD, cached_kv, cos_sin, plan):
+  def __call__(self, x_BxTxD, cached_kv, turns, plan):
     c = self.config
     q = self._project("q", x_BxTxD, c.num_heads)
     k = self._project("k", x_BxTxD, c.num_kv_heads)
     v = self._project("v", x_BxTxD, c.num_kv_heads)
     if c.qk_norm:
       q, k = RMSNorm(c, name="q_norm")(q), RMSNorm(c, name="k_norm")(k)
-    if cos_sin is not None:
-      q = rope.rotate(q, cos_sin, c.rope_interleaved)
-      k = rope.rotate(k, cos_sin, c.rope_interleaved)
+    if turns is not None:
+      q = rope.rotate(q, turns[0], c.rope_interleaved)
+      k = rope.rotate(k, turns[1], c.rope_interleaved)
     old_k, old_v = cached_kv if cached_kv is not None else ((), ())
     out = xla.attend(q, (*old_k, k), (*old_v, v), plan)
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
@@ -72,10 +72,10 @@ class Layer(nn.Module):
   keep_kv: bool
 
   @nn.compact
-  def __call__(self, x_BxTxD, cached_kv, cos_sin, plan):
+  def __call__(self, x_BxTxD, cached_kv, turns, plan):
     c = self.config
     attended, kv = Attention(c, name="attn")(
-      make_norm(c, name="attn_norm")(x_BxTxD), cached_kv, cos_sin, plan
+      make_norm(c, name="attn_norm")(x_BxTxD), cached_kv, turns, plan
     )
     x_BxTxD = x_BxTxD + attended
     x_BxTxD = x_BxTxD + MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
@@ -85,7 +85,8 @@ class Layer(nn.Module):
 def stack(config: TransformerConfig):
   """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
 
-  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, cached_kv, cos_sin, plan)`.
+  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, cached_kv, turns, plan)`; `turns`
+  are the rotations (`rope.rotation`) of queries and of keys, or None.
   """
   layer = Layer
   if config.remat != "none":
@@ -168,14 +169,14 @@ class Transformer(nn.Module):
     """As `__call__`, but the residual stream as the last layer leaves it, before the final norm."""
     c = self.config
     x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
-    cos_sin = None
+    turns = None
     if c.positions == "rotary":
-      cos_sin = rope.rotation(positions_BxT, rope.frequencies_of(c))
+      turns = (rope.rotation(positions_BxT, rope.frequencies_of(c)),) * 2
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     plan = xla.plan(mask, num_queries, capacity + num_queries)
     layers = stack(c)(c, cached_kv is not None, name="layers")
-    return layers(x_BxTxD, cached_kv, cos_sin, plan)
+    return layers(x_BxTxD, cached_kv, turns, plan)
 
   def stream_logits(self, stream_BxTxD):
     """`logits` of what `stream` returns: the final norm, then the head."""

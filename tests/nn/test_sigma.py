@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.nn import rope
 from sbdjax.nn.sigma import HeadConfig, two_positions
@@ -21,7 +22,7 @@ REVEALED = 2  # columns of SIGMA
 
 
 PAPER = HeadConfig()
-ABLATED = HeadConfig(2, output_residual=False)
+ABLATED = HeadConfig(2, output_residual=False, key_positions="next")
 
 
 @functools.cache
@@ -48,10 +49,15 @@ def reference_target(lm, params, tokens_L, hidden_LxD, sigma_L):
   freq = network.frequencies(size, c.rope_theta, None)
   following = np.append(sigma_L[1:], sigma_L[-1])
 
-  def rotated(head_TxDh):
-    halves = (head_TxDh[:, :size], sigma_L), (head_TxDh[:, size:], following)
-    return np.hstack([network.rotate(x, at, freq, interleaved=True) for x, at in halves])
+  def rotated(second):
+    def turn(head_TxDh):
+      halves = (head_TxDh[:, :size], sigma_L), (head_TxDh[:, size:], second)
+      return np.hstack([network.rotate(x, at, freq, interleaved=True) for x, at in halves])
 
+    return turn
+
+  keys = sigma_L if lm.head.key_positions == "own" else following
+  turns = rotated(following), rotated(keys)
   tracks = []
   for here, then in zip(sigma_L, following, strict=True):
     token = network.norm(
@@ -61,7 +67,7 @@ def reference_target(lm, params, tokens_L, hidden_LxD, sigma_L):
     tracks.append(np.concatenate([token, *streams]) @ p["mix_kernel"])
   x = np.stack(tracks)
   for n in range(lm.head.num_layers):
-    x = network.layer(c, network.nth(p["layers"], n), x, rotated, np.tri(L, dtype=bool))
+    x = network.layer(c, network.nth(p["layers"], n), x, turns, np.tri(L, dtype=bool))
   x = network.norm(c, p["out_norm"], x) @ p["out_kernel"]
   out = np.empty_like(x)
   out[0] = hidden_LxD[sigma_L[0]]
@@ -179,6 +185,29 @@ def test_padding_changes_nothing():
     np.testing.assert_array_equal(a, b)
 
 
+def test_on_a_pretrained_trunk_drafts_are_its_own_predictions():
+  """ESM-2's kind of network, which counts masks and padding by their tokens."""
+  changes = dict(
+    norm="layer", mlp="gelu", qkv_bias=True, o_bias=True, mlp_bias=True, mlm_head=True,
+    token_dropout=True, pad_id=1, num_kv_heads=4,
+  )  # fmt: skip
+  lm, plain = sigma_lm(**changes), models.lm_of(mask_id=MASK, **changes)
+  params, _, noisy, _ = example(lm)
+  lengths = np.array([L, 5])
+  padded = np.where(np.arange(L) < lengths[:, None], noisy, 1).astype(np.int32)
+  rest = np.where(np.arange(L) < lengths[:, None], noisy, 4).astype(np.int32)
+  hidden = lm.trunk(params, rest, length_B=lengths)
+  run = quick_jit(
+    lambda p, x, mask: plain.apply(p, x, positions_BxT=models.positions(2, L), mask=mask)[0]
+  )
+  own = plain.logits(
+    params["trunk"], run(params["trunk"], padded, masks.Full(jnp.asarray(lengths)))
+  )
+  drafts = lm.logits(params, hidden)
+  for row, length in enumerate(lengths):
+    np.testing.assert_allclose(drafts[row, :length], own[row, :length], rtol=1e-4, atol=1e-4)
+
+
 def test_a_text_of_one_token_has_its_draft_for_target():
   lm = sigma_lm()
   params, _, _, _ = example(lm)
@@ -218,6 +247,7 @@ def test_a_trunk_that_cannot_carry_the_blocks_is_refused(changes, match):
     make_sigma_lm(models.config(**changes), PAPER)
 
 
-def test_there_must_be_a_causal_block():
-  with pytest.raises(UsageError, match="head.num_layers"):
-    HeadConfig(0)
+@pytest.mark.parametrize("field", [dict(num_layers=0), dict(key_positions="here")])
+def test_senseless_heads_are_refused(field):
+  with pytest.raises(UsageError, match=f"head.{next(iter(field))}"):
+    HeadConfig(**field)

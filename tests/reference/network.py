@@ -111,14 +111,15 @@ def embed(config, p, tokens_T, positions_T):
 
 
 def layer(config, p, x, rotated, visible_TxT):
-  """One layer; `rotated` turns the [T, Dh] channels of a head of queries or keys by position."""
+  """One layer; `rotated`: two functions that turn the [T, Dh] channels of a head of queries, of
+  keys, by position."""
   c, attn = config, p["attn"]
   h = norm(c, p["attn_norm"], x)
   q, k, v = (_heads(h, attn, name) for name in "qkv")
   if c.qk_norm:
     q = rms_norm(q, attn["q_norm"]["scale"], c.norm_eps)
     k = rms_norm(k, attn["k_norm"]["scale"], c.norm_eps)
-  q, k = (np.stack([rotated(head) for head in y]) for y in (q, k))
+  q, k = (np.stack([turn(head) for head in y]) for y, turn in zip((q, k), rotated, strict=True))
   out = attention(q, k, v, visible_TxT)
   for head in range(c.num_heads):
     x = x + out[head] @ attn["o_kernel"][head]
@@ -138,7 +139,7 @@ def stream(config, params, tokens_T, positions_T, visible_TxT):
 
   x = embed(c, p, np.asarray(tokens_T), np.asarray(positions_T))
   for n in range(c.num_layers):
-    x = layer(c, nth(p["layers"], n), x, rotated, visible_TxT)
+    x = layer(c, nth(p["layers"], n), x, (rotated, rotated), visible_TxT)
   return x
 
 
