@@ -348,7 +348,7 @@ def main(argv: list[str]) -> int:
   if found is None:
     train_from_config(config, args.workdir)
     return 0
-  planned = rounds.plan(config, found, pathlib.Path(args.workdir).expanduser())
+  planned = rounds.plan(config, found, pathlib.Path(args.workdir).expanduser(), overrides)
   last = rounds.run(planned, parse_settings, train_from_config)
   print(f"model: {last}")
   return 0
