@@ -26,7 +26,7 @@ from tests.decode import jacobi_reference
 from tests.decode.registry import CONFIG, MASK
 from tests.decode.test_lossless import choose_at
 from tests.jit import quick_jit
-from tests.reference import network, statistics, visibility
+from tests.reference import network, statistics
 
 NET = models.lm_of(vocab_size=12, mask_id=MASK, tie_embeddings=False)
 EXACT = verify.exact_match(sampling.greedy())
@@ -250,6 +250,21 @@ def test_a_thousand_random_cases(setting):
 # --- draws ----------------------------------------------------------------------------------------
 
 
+def bigram_lm(table_VxV):
+  """A model whose next token depends on the last one alone, by a table of logits."""
+  config = models.config(vocab_size=table_VxV.shape[0])
+
+  def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None):
+    del params, positions_BxT, mask, slots_BxT
+    return tokens_BxT[..., None], cache
+
+  def init_cache(batch, capacity):
+    return kv_cache.init(1, batch, capacity, 1, 2, "float32")
+
+  logits = lambda params, hidden: jnp.asarray(table_VxV, jnp.float32)[hidden[..., 0]]
+  return LM(config, lambda key: None, apply, logits, init_cache)
+
+
 @pytest.mark.parametrize(
   "drafting",
   [
@@ -260,30 +275,23 @@ def test_a_thousand_random_cases(setting):
   ids=["window", "blocks", "multiblock"],
 )
 def test_resampling_draws_from_the_ar_distribution(drafting):
-  """All outcomes of three tokens on a tiny network, against their exact AR probabilities."""
-  rows, length, vocabulary, prompt = 10_000, 3, 3, [2, 1]
-  config = models.config(vocab_size=vocabulary + 1, mask_id=vocabulary, tie_embeddings=False)
-  lm = models.lm_of(vocab_size=vocabulary + 1, mask_id=vocabulary, tie_embeddings=False)
-  params = models.random_params(lm, seed=12)
-  params["head"] = 0.3 * params["head"]
-  warp = sampling.warped(0.8)
+  """All outcomes of four tokens, against their exact probabilities."""
+  rows, length, vocabulary, temperature = 40_000, 4, 4, 0.8
+  table = np.random.default_rng(3).normal(size=(vocabulary, vocabulary))
+  warp = sampling.warped(temperature)
   rule = verify.accept_or_resample(lambda x: jax.nn.log_softmax(warp(x), axis=-1))
-  sampler = jacobi.make_sampler(lm, base.Limits(length), rule, drafting)
-  prompts = np.tile(np.array(prompt, np.int32), (rows, 1))
-  run = quick_jit(
-    lambda key: base.decode(sampler, params, prompts, np.full(rows, len(prompt)), key).out
-  )
+  sampler = jacobi.make_sampler(bigram_lm(table), base.Limits(length), rule, drafting)
+  prompts = np.tile(np.array([2, 1], np.int32), (rows, 1))
+  run = quick_jit(lambda key: base.decode(sampler, None, prompts, np.full(rows, 2), key).out)
   out = jax.device_get(run(jax.random.key(3)))
-  tokens = out.tokens_BxC[:, len(prompt) : len(prompt) + length]
+  tokens = out.tokens_BxC[:, 2 : 2 + length]
   counts = np.bincount(tokens @ vocabulary ** np.arange(length)[::-1], minlength=vocabulary**length)
 
-  exact = []
-  for outcome in itertools.product(range(vocabulary), repeat=length):
-    text = prompt + list(outcome)
-    visible = visibility.causal(len(text))
-    logits = network.forward(config, params, text, np.arange(len(text)), visible)[:, :vocabulary]
-    p = network.softmax(logits / 0.8)
-    exact.append(np.prod([p[len(prompt) - 1 + i, token] for i, token in enumerate(outcome)]))
+  p = network.softmax(table / temperature)
+  exact = [
+    np.prod([p[before, token] for before, token in itertools.pairwise((1, *outcome))])
+    for outcome in itertools.product(range(vocabulary), repeat=length)
+  ]
   assert statistics.chi_square_p(counts, np.array(exact)) > 1e-3
   assert out.nfe_B.mean() < length - 0.5  # drafts were accepted
 
