@@ -29,7 +29,6 @@ SIZES = {
   },
   "cpu": {
     "init.checkpoint": "runs/uniref50_mdm_cpu",
-    "optim.learning_rate": 2e-3,
     "train.steps": 600,
   },
 }

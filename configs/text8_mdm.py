@@ -24,11 +24,11 @@ CPU = {
   "optim.name": "muon",
   "optim.learning_rate": 1e-2,
   "optim.warmup_steps": 50,
-  "train.steps": 2000,
+  "train.steps": 1000,
   "train.log_every": 50,
-  "train.eval_every": 250,
-  "train.eval_batches": 32,
-  "train.checkpoint_every": 500,
+  "train.eval_every": 125,
+  "train.eval_batches": 16,
+  "train.checkpoint_every": 250,
 }
 
 

@@ -37,7 +37,7 @@ SIZES = {
       max_seq_len=1024,
       compute_dtype="bfloat16",
     ),
-    optim=dict(learning_rate=4e-5, warmup_steps=2000, final_fraction=0.25),
+    optim=dict(name="adamw", learning_rate=4e-5, warmup_steps=2000, final_fraction=0.25),
     train=dict(
       steps=500_000,
       batch_size=256,
@@ -51,7 +51,7 @@ SIZES = {
   ),
   "cpu": dict(
     model=dict(num_layers=4, d_model=128, num_heads=4, num_kv_heads=4, d_ff=512, max_seq_len=1024),
-    optim=dict(learning_rate=2e-3, warmup_steps=100, final_fraction=0.0),
+    optim=dict(name="muon", learning_rate=1e-2, warmup_steps=50, final_fraction=0.0),
     train=dict(
       steps=1000,
       batch_size=16,

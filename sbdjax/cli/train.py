@@ -188,8 +188,11 @@ def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM | SigmaLM,
     model_config, params = add_mask_token(model_config, params)
   fields = {**dataclasses.asdict(model_config), **settings.model}
   lm = _build(fields, settings.head)
-  if settings.head is not None and not isinstance(pretrained.lm, SigmaLM):
+  opened_head = isinstance(pretrained.lm, SigmaLM)
+  if settings.head is not None and not opened_head:
     params = _with_head(lm, params, settings.train.seed)
+  elif settings.head is None and opened_head:
+    params = params["trunk"]  # which is a masked-diffusion model
   check_params(lm, params, init.checkpoint)
   own = pretrained.tokenizer
   if own is not None and own.vocab_size != tokenizer.vocab_size:

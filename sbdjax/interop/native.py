@@ -2,7 +2,8 @@
 
 Tensor names are the parameter tree's paths joined by "." ("layers.attn.q_kernel"). The metadata
 holds one JSON object under "sbdjax": the model's TransformerConfig, the tokenizer's name, the eos
-ids, and `made_by`, the command that made the weights.
+ids, `made_by`, the command that made the weights, and for a self-speculative model `head`, the
+fields of its HeadConfig.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def write(
   """Writes parameters and settings to one .safetensors file, whole or not at all.
 
   Args:
-    settings: JSON values kept beside the model configuration: tokenizer, eos_ids, made_by.
+    settings: JSON values kept beside the model configuration: tokenizer, eos_ids, made_by, head.
 
   Raises:
     CheckpointError: the file cannot be written.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from sbdjax.data import assets, tokenizers
-from sbdjax.errors import CheckpointError, SbdjaxError
+from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import llama2c, native
 from sbdjax.interop.hf import directory, files, save
 from sbdjax.interop.settings import GenerationDefaults
@@ -32,7 +32,8 @@ EMBEDDED = {
 class Pretrained(NamedTuple):
   """An opened checkpoint: the model, its parameters, its tokenizer and decoding defaults.
 
-  The model is a SigmaLM where causal blocks were trained on top of it. The tokenizer is None where a Hugging Face directory comes without tokenizer files.
+  The model is a SigmaLM where causal blocks were trained on top of it. The tokenizer is None where
+  a Hugging Face directory comes without tokenizer files.
   """
 
   lm: LM | SigmaLM
@@ -75,6 +76,7 @@ def load_pretrained(
     config, params, settings = native.read(file)
     try:
       tokenizer_name, eos_ids = settings["tokenizer"], settings["eos_ids"]
+      head = HeadConfig(**settings["head"]) if "head" in settings else None
     except KeyError as e:
       raise CheckpointError(f"{path} does not name its {e.args[0]}: write it again") from e
   elif file.suffix in files.PICKLES and files.is_pickle(file):
@@ -113,10 +115,16 @@ def save_pretrained(
     max_shard_bytes: size of a file of weights, unless one tensor is larger.
 
   Raises:
-    UsageError: `folder` is taken, or no supported architecture is this network.
+    UsageError: `folder` is taken, or no supported architecture is this network (none has causal
+      blocks on a bidirectional trunk).
     CheckpointError: it cannot be written.
   """
   lm, params, tokenizer, generation = model
+  if isinstance(lm, SigmaLM):
+    raise UsageError(
+      "no Hugging Face architecture has a self-speculative model's causal blocks: keep its workdir, "
+      "or write a file with interop.native.write"
+    )
   save.write(folder, lm.config, params, tokenizer, generation, max_shard_bytes)
 
 

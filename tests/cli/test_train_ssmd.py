@@ -1,5 +1,6 @@
 """Training the masked-diffusion losses from a config: resuming, opening, a frozen trunk."""
 
+import dataclasses
 import json
 
 import jax
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
-from sbdjax.interop import load_pretrained
+from sbdjax.errors import UsageError
+from sbdjax.interop import load_pretrained, native, save_pretrained
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train import checkpoints
@@ -103,6 +105,31 @@ def test_a_frozen_trunk_stays_as_it_was_opened(folder, mdm):
   before = checkpoints.load_params(workdir, 3)["head"]
   moved = jax.tree.map(lambda a, b: np.any(a != b), opened.params["head"], before)
   assert all(jax.tree.leaves(moved))
+
+
+def test_a_file_holds_the_whole_model_and_hugging_face_has_none(whole, tmp_path):
+  model = load_pretrained(whole)
+  head = dataclasses.asdict(model.lm.head)
+  settings = dict(tokenizer="text8", eos_ids=[], head=head)
+  native.write(tmp_path / "m.safetensors", model.lm.config, jax.device_get(model.params), settings)
+  opened = load_pretrained(tmp_path / "m.safetensors")
+  assert isinstance(opened.lm, SigmaLM) and opened.lm.head == model.lm.head
+  jax.tree.map(np.testing.assert_array_equal, opened.params, model.params)
+  with pytest.raises(UsageError, match="causal blocks"):
+    save_pretrained(tmp_path / "hf", model)
+
+
+@pytest.mark.long
+def test_the_trunk_alone_can_be_trained_on(folder, whole):
+  flags = [
+    f"--config.init.checkpoint={whole}",
+    "--config.train.steps=1",
+    "--config.optim.learning_rate=1e-9",
+  ]
+  workdir = train(folder, "trunk", "mdm", *flags, "--config.train.eval_every=0")
+  trunk = leaf_names(load_pretrained(whole).params["trunk"])
+  for name, leaf in leaf_names(load_pretrained(workdir).params).items():
+    np.testing.assert_allclose(leaf, trunk[name], atol=1e-6, err_msg=name)
 
 
 def test_only_the_self_speculative_loss_has_causal_blocks(folder, capsys):

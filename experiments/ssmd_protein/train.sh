@@ -1,0 +1,20 @@
+#!/bin/sh
+# A causal block on a frozen bidirectional model of proteins, at a size for two CPU cores.
+#
+#   experiments/ssmd_protein/train.sh PROTEINS.fasta [FLAG ...]
+#
+# First the trunk (masked diffusion from scratch; it stands for a pretrained ESM-2 or DPLM), then
+# the block alone. Flags are passed on to both runs.
+set -eu
+proteins=$1
+shift
+python=${PYTHON:-python}
+$python -m sbdjax train --config=configs/uniref50_mdm.py:cpu --workdir=runs/uniref50_mdm_cpu \
+  --config.data.path="$proteins" "$@"
+$python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir=runs/ssmd_frozen_cpu \
+  --config.data.path="$proteins" "$@"
+
+# Figure 7: the draft's loss stays, the target's falls below it.
+$python experiments/curves.py --together \
+  --metrics=eval/draft_nelbo,eval/target_nelbo --out=experiments/ssmd_protein/losses.png \
+  --record=experiments/ssmd_protein/losses.jsonl "frozen trunk=runs/ssmd_frozen_cpu"
