@@ -79,8 +79,8 @@ def ngrams(size: int, n: int, candidates: int) -> Pool:
   """
   if n < 2 or size < 1 or not 1 <= candidates <= size:
     raise UsageError(
-      f"a pool of pool_size={size} n-grams of n_gram={n} with candidates={candidates}: n_gram must "
-      "be at least 2, and candidates in 1..pool_size"
+      f"pool_size={size}, n_gram={n}, num_candidates={candidates}: n_gram must be at least 2, and "
+      "num_candidates in 1..pool_size"
     )
 
   def init(out: Generation):
@@ -154,7 +154,9 @@ def points(size: int, width: int, skip: int = -1) -> Pool:
     UsageError: size < 2.
   """
   if size < 2:
-    raise UsageError(f"pool_size={size}: a pool of whole points needs at least 2")
+    raise UsageError(
+      f"a pool of {size} points tries none of them: it takes one more than num_candidates >= 1"
+    )
 
   def init(out: Generation):
     batch = out.length_B.shape[0]

@@ -344,7 +344,7 @@ def test_settings_are_checked():
     jacobi_multiblock.multiblock(4, FROM_TEXT, 2, 1.5)
   with pytest.raises(UsageError, match="n_gram=1"):
     jacobi_recycling.ngrams(8, 1, 2)
-  with pytest.raises(UsageError, match="pool_size=1"):
+  with pytest.raises(UsageError, match="a pool of 1 points"):
     jacobi_recycling.points(1, 8)
   drafting, pool = jacobi_drafts.blocks(4, FROM_TEXT), jacobi_recycling.ngrams(8, 3, 2)
   with pytest.raises(UsageError, match="draft_mode='both'"):
