@@ -335,7 +335,7 @@ def run_sweep(points: Sequence[Point], workdir: pathlib.Path, console: Console) 
 def describe(point: Point) -> str:
   """`name sbd gamma=0.1`: what tells the point from its neighbours."""
   settings = decoders.settings_of(point.decoder)
-  telling = ("rule", *decoders.TRACED, "draft_steps", "eager", "frugal", "carry")
+  telling = ("rule", *decoders.TRACED, "dtau", "draft_steps", "eager", "frugal", "carry")
   shown = [f"{n}={settings[n]}" for n in telling if n in settings]
   return " ".join([point.sweep.label, settings["name"], *shown])
 

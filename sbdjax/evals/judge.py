@@ -18,6 +18,7 @@ from sbdjax.decode.select import entropy
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM, suppress
 from sbdjax.masks import Causal
+from sbdjax.sigma_lm import SigmaLM
 
 # Widths are rounded up to a multiple of this, so that few are compiled.
 _STEP = 64
@@ -48,9 +49,17 @@ class Scores(NamedTuple):
 
 
 class Judge:
-  """A model that scores texts with one causal forward each."""
+  """A model that scores texts with one causal forward each.
+
+  Raises:
+    UsageError: a self-speculative model, which has no next-token distribution.
+  """
 
   def __init__(self, lm: LM, params, batch_size: int = 16):
+    if isinstance(lm, SigmaLM):
+      raise UsageError(
+        "a self-speculative model cannot judge text: name an autoregressive checkpoint as judge"
+      )
     self.lm, self._params, self._batch_size = lm, params, batch_size
     self._run = jax.jit(self._forward)
 

@@ -5,6 +5,8 @@ import pytest
 
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import make_sigma_lm
 from tests import models
 from tests.reference import network
 
@@ -41,6 +43,12 @@ def test_scores_are_those_of_the_texts_alone(lm, batch_size):
   assert scores.nll_per_token == pytest.approx(everything.mean(), rel=2e-5)
   entropies = np.concatenate([h for _, h in expected])
   assert scores.entropy_per_token == pytest.approx(entropies.mean(), rel=2e-5)
+
+
+def test_a_self_speculative_model_is_no_judge():
+  model = make_sigma_lm(models.config(mask_id=12), HeadConfig())
+  with pytest.raises(UsageError, match="name an autoregressive checkpoint"):
+    Judge(model, None)
 
 
 @pytest.mark.parametrize(
