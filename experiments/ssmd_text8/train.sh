@@ -19,12 +19,12 @@ run() {
 }
 run mdm text8_mdm.py:cpu "$@"
 run ssmd text8_ssmd.py:cpu "$@"
-run ssmd_no_residual text8_ssmd.py:cpu,no_residual "$@"
-run ssmd_two_causal text8_ssmd.py:cpu,two_causal "$@"
+run no_residual text8_ssmd.py:cpu,no_residual "$@"
+run two_causal text8_ssmd.py:cpu,two_causal "$@"
 
 # Figure 3, left: draft and target losses beside masked diffusion's.
 $python experiments/curves.py --together --bits \
   --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
-  --out=experiments/ssmd_text8/losses.png --record=experiments/ssmd_text8/losses.jsonl \
-  MDM=runs/text8_mdm SSMD=runs/text8_ssmd "no residual=runs/text8_ssmd_no_residual" \
-  "two causal=runs/text8_ssmd_two_causal"
+  --out=experiments/ssmd_text8/curves.png --record=experiments/ssmd_text8/curves.jsonl \
+  MDM=runs/text8_mdm SSMD=runs/text8_ssmd no_residual=runs/text8_no_residual \
+  two_causal=runs/text8_two_causal
