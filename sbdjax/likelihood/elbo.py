@@ -75,14 +75,14 @@ def over_orders(
   *,
   num_orders: int = 1,
   **settings,
-) -> ssmd.Exact:
+) -> ssmd.Totals:
   """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
 
   One text and order at a time: L trunk passes and as many of the causal blocks, for all rules.
 
   Args:
     keys_B: one key a text.
-    rules: (window_D, n_inner) each; see `ssmd.exact`.
+    rules: (window_D, n_inner) each; see `ssmd.totals`.
     settings: of `pass_log_probs`.
   """
   length = tokens_BxL.shape[1]
@@ -93,7 +93,7 @@ def over_orders(
     tokens_L, key = args
     sigma_L = jax.random.permutation(key, length).astype(jnp.int32)
     rows = pass_log_probs(model, params, tokens_L, sigma_L, **settings)
-    by_rule = lambda window_D, n_inner: ssmd.exact(*rows, window_D, n_inner, counts=())
+    by_rule = lambda window_D, n_inner: ssmd.totals(*rows, window_D, n_inner)
     return jax.vmap(by_rule)(window_RxD, n_inner_R)
 
   keys_BxN = jax.vmap(lambda key: jax.random.split(key, num_orders))(keys_B)

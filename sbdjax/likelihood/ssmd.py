@@ -29,20 +29,33 @@ from sbdjax.errors import UsageError
 
 # What is counted: trunk passes; rejected drafts; passes of the causal blocks.
 COUNTS = ("outer_loops", "rejections", "causal_passes")
+# Numbers the joint distribution may take while it is computed.
+_LARGEST = 2**27
 
 
 class Exact(NamedTuple):
-  """What is known of a text x given its order sigma.
+  """Distribution of a text x and its cost, given its order sigma.
+
+  Attributes:
+    log_prob: log p(x | sigma), nats.
+    log_joint: log p(x, counts | sigma), one axis [D + 1] a count: [outer loops, rejections, causal
+      passes] if all were asked for. Its sum (of probabilities) is p(x | sigma).
+  """
+
+  log_prob: jax.Array
+  log_joint: jax.Array
+
+
+class Totals(NamedTuple):
+  """A text x and its mean cost, given its order sigma.
 
   Attributes:
     log_prob: log p(x | sigma), nats.
     mean_counts: float [3], E[count | x, sigma] in the order of `COUNTS`; 0 where p(x | sigma) = 0.
-    log_joint: log p(x, counts | sigma), one axis [D + 1] a count asked for.
   """
 
   log_prob: jax.Array
   mean_counts: jax.Array
-  log_joint: jax.Array
 
 
 class _Loops(NamedTuple):
@@ -84,24 +97,43 @@ def exact(
       their number, so all three suit short texts; ("outer_loops",) is Proposition C.2.
     start: context length of the first pass: how many tokens are given, may be traced.
 
-  Returns:
-    An `Exact`. Work is O(D^2 min(N, D)) besides the joint distribution.
-
   Raises:
-    UsageError: `n_inner` below 1 or an unknown count.
+    UsageError: `n_inner` below 1, an unknown count, or more numbers than fit.
   """
-  if isinstance(n_inner, (int, float)) and not n_inner >= 1:
-    raise UsageError(f"n_inner={n_inner}: an outer loop has at least one draft / verify loop")
   for name in counts:
     if name not in COUNTS:
       raise UsageError(f"counts names {name!r}: choose from {', '.join(COUNTS)}")
-  size = log_draft_DxD.shape[0]
+  length = log_draft_DxD.shape[0]
+  if (length + 1) ** (1 + len(counts)) > _LARGEST:
+    raise UsageError(
+      f"the joint distribution of {len(counts)} counts of {length} tokens does not fit: ask for "
+      "fewer with counts=(...), or use ssmd.totals"
+    )
+  loops = _outer_loops(log_draft_DxD, log_target_DxD, window_D, n_inner, start)
+  return Exact(_total(loops, start).log_prob, _joint(loops, tuple(counts), start))
+
+
+def totals(
+  log_draft_DxD: jax.Array,
+  log_target_DxD: jax.Array,
+  window_D: jax.Array,
+  n_inner: float,
+  *,
+  start: jax.Array | int = 0,
+) -> Totals:
+  """log p(x | sigma) and the mean cost of a text of any length: O(D^2 min(N, D)) work.
+
+  Arguments and errors are those of `exact`.
+  """
+  return _total(_outer_loops(log_draft_DxD, log_target_DxD, window_D, n_inner, start), start)
+
+
+def _used(start, *log_probs_DxD: jax.Array) -> list[jax.Array]:
+  """The arrays with what is never read replaced by 0: it may be NaN."""
+  size = log_probs_DxD[0].shape[0]
   row_Dx1 = jnp.arange(size)[:, None]
   used_DxD = (jnp.arange(size) >= row_Dx1) & (row_Dx1 >= start)
-  log_p, log_q = (jnp.where(used_DxD, x, 0.0) for x in (log_draft_DxD, log_target_DxD))
-  loops = _outer_loops(log_p, log_q, jnp.asarray(window_D), n_inner)
-  log_prob, mean_counts = _total(loops, start)
-  return Exact(log_prob, mean_counts, _joint(loops, tuple(counts), start))
+  return [jnp.where(used_DxD, x, 0.0) for x in log_probs_DxD]
 
 
 def log_residual(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -115,7 +147,7 @@ def mean_nfe(mean_counts: jax.Array, num_noncausal: int, num_causal: int) -> jax
   """Network passes in units of a full forward: (n_nc * outer loops + n_c * causal passes) / n.
 
   Args:
-    mean_counts: [..., 3] as in `Exact` (or any counts in that order).
+    mean_counts: [..., 3] as in `Totals` (or any counts in that order).
     num_noncausal: n_nc, blocks of the trunk.
     num_causal: n_c, causal blocks.
   """
@@ -123,9 +155,12 @@ def mean_nfe(mean_counts: jax.Array, num_noncausal: int, num_causal: int) -> jax
   return (num_noncausal * outer + num_causal * passes) / (num_noncausal + num_causal)
 
 
-def _outer_loops(log_p_DxD, log_q_DxD, window_D, n_inner) -> _Loops:
+def _outer_loops(log_draft_DxD, log_target_DxD, window_D, n_inner, start) -> _Loops:
   """All outer loops at once, position by position."""
-  size = log_p_DxD.shape[0]
+  if isinstance(n_inner, (int, float)) and not n_inner >= 1:
+    raise UsageError(f"n_inner={n_inner}: an outer loop has at least one draft / verify loop")
+  log_p_DxD, log_q_DxD = _used(start, log_draft_DxD, log_target_DxD)
+  window_D, size = jnp.asarray(window_D), log_p_DxD.shape[0]
   i_D = jnp.arange(size)
   last_D = i_D + jnp.clip(window_D, 1, size - i_D) - 1
   limited = isinstance(n_inner, (int, float)) and math.isfinite(n_inner)
@@ -162,8 +197,8 @@ def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
   return jnp.where(whole > -jnp.inf, jnp.exp(part - jnp.where(whole > -jnp.inf, whole, 0.0)), 0.0)
 
 
-def _total(loops: _Loops, start):
-  """(log p, E[counts]): the chain of outer loops, carrying the mean counts along."""
+def _total(loops: _Loops, start) -> Totals:
+  """The chain of outer loops, carrying the mean counts along."""
   rejected, accepted, last_D = loops
   size = rejected.shape[0]
   n_N = jnp.arange(rejected.shape[2], dtype=rejected.dtype)
@@ -191,7 +226,7 @@ def _total(loops: _Loops, start):
   reached = jnp.full((size + 1,), -jnp.inf, rejected.dtype).at[start].set(0.0)
   counts = jnp.zeros((size + 1, 3), rejected.dtype)
   (reached, counts), _ = jax.lax.scan(leave, (reached, counts), jnp.arange(size))
-  return reached[-1], counts[-1]
+  return Totals(reached[-1], counts[-1])
 
 
 def _joint(loops: _Loops, names: tuple[str, ...], start) -> jax.Array:

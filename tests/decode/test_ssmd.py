@@ -66,7 +66,7 @@ def sampled(window, n_inner, first_equal=False, given=()):
 def _exact(params, texts, sigma, window, n_inner, start, first_equal):
   def one(tokens):
     rows = elbo.pass_log_probs(MODEL, params, tokens, sigma, first_equal=first_equal)
-    return likelihood.exact(*rows, window, n_inner, counts=(), start=start)
+    return likelihood.totals(*rows, window, n_inner, start=start)
 
   return jax.lax.map(one, texts)
 

@@ -79,7 +79,7 @@ def test_averages_over_orders_are_of_the_exact_likelihood():
   for number, sigma in enumerate(orders):
     rows = log_probs(PARAMS, texts[1], sigma.astype(np.int32))
     for rule, (window, n_inner) in enumerate(rules):
-      exact = ssmd.exact(*rows, window, n_inner, counts=())
+      exact = ssmd.totals(*rows, window, n_inner)
       np.testing.assert_allclose(got.log_prob[1, number, rule], exact.log_prob, atol=1e-4)
       np.testing.assert_allclose(got.mean_counts[1, number, rule], exact.mean_counts, atol=1e-3)
   assert len({tuple(sigma.tolist()) for sigma in orders}) == 3

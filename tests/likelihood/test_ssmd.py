@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,6 +27,15 @@ SETTINGS = [
 ]
 
 
+class Found(NamedTuple):
+  """An `Exact` and a `Totals`."""
+
+  log_prob: jax.Array
+  log_joint: jax.Array
+  same_log_prob: jax.Array
+  mean_counts: jax.Array
+
+
 @pytest.fixture(autouse=True)
 def _float64():
   with jax.enable_x64(True):
@@ -34,7 +44,11 @@ def _float64():
 
 @functools.partial(quick_jit, static_argnames="counts")
 def every_text(log_draft, log_target, window, n_inner, counts=ssmd.COUNTS, start=0):
-  run = lambda p, q: ssmd.exact(p, q, window, n_inner, counts=counts, start=start)
+  def run(p, q):
+    args = (p, q, window, n_inner)
+    exact, totals = ssmd.exact(*args, counts=counts, start=start), ssmd.totals(*args, start=start)
+    return Found(*exact, *totals)
+
   return jax.vmap(run)(log_draft, log_target)
 
 
@@ -58,6 +72,7 @@ def check(tables, window, n_inner, joint):
   assert got.log_prob.dtype == np.float64
   assert abs(prob.sum() - 1) < 1e-12
   np.testing.assert_allclose(np.exp(got.log_prob), prob, rtol=0, atol=1e-12)
+  np.testing.assert_array_equal(got.same_log_prob, got.log_prob)
   np.testing.assert_allclose(np.exp(got.log_joint), joint, rtol=0, atol=1e-12)
   index = np.indices(joint.shape[1:]).reshape(3, -1)
   mean = joint.reshape(len(prob), -1) @ index.T / prob[:, None]
@@ -181,7 +196,7 @@ def test_improbable_texts_keep_their_digits():
   size = 30
   p = np.full((size, size), -30 * math.log(10.0))
   q = p + 1e-9
-  run = functools.partial(quick_jit(ssmd.exact, static_argnames=("n_inner", "counts")), counts=())
+  run = quick_jit(ssmd.totals, static_argnames="n_inner")
   got = run(p, q, np.full(size, size), n_inner=1)
   # min(P, Q) = P, so a run is a chain of P with any number of r = Q - P = P (e^1e-9 - 1).
   expected = size * p[0, 0] + size * math.log1p(math.expm1(1e-9))
@@ -198,3 +213,6 @@ def test_settings_out_of_range():
     ssmd.exact(zeros, zeros, np.array([1]), 0)
   with pytest.raises(UsageError, match="'nfe'"):
     ssmd.exact(zeros, zeros, np.array([1]), 1, counts=("nfe",))
+  long = np.zeros((256, 256))
+  with pytest.raises(UsageError, match="3 counts of 256 tokens does not fit.*ssmd.totals"):
+    ssmd.exact(long, long, np.ones(256, int), 1)
