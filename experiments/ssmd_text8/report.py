@@ -22,7 +22,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-_LOSSES = {"draft_loss": "draft", "target_loss": "target", "nelbo": "masked diffusion"}
+_LOSSES = {
+  "draft_loss": "draft",
+  "draft_nelbo": "draft",
+  "target_loss": "target",
+  "target_nelbo": "target",
+  "nelbo": "masked diffusion",
+}
 
 
 def read(path: pathlib.Path) -> list[dict]:
@@ -72,7 +78,7 @@ def draw(curves: list[dict], groups: dict[str, list[dict]], ceiling: float | Non
   for c in curves:
     lines.setdefault((c["run"], c["metric"].rpartition("/")[2]), []).append((c["step"], c["value"]))
   for (run, metric), values in lines.items():
-    style = "--" if metric == "draft_loss" else "-"
+    style = "--" if metric.startswith("draft") else "-"
     label = f"{run}: {_LOSSES.get(metric, metric)}"
     losses.plot(*zip(*values, strict=True), style, color=colour[run], label=label)
   losses.set_xlabel("training step")

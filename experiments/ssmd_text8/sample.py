@@ -39,15 +39,15 @@ from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.sigma_lm import SigmaLM
 
 TABLE_2 = ((1, 0.01), (1, 0.02), (1, 0.04), (1, 0.083), (2, 0.083), (3, 0.125), (4, 0.167))
-STEPS = (6, 8, 11, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
 
 
-def grid(model, length: int, noise: str) -> list[DecoderConfig]:
+def grid(model, length: int, steps: tuple[int, ...], noise: str) -> list[DecoderConfig]:
   """The settings a model is sampled with."""
   common = dict(max_tokens=length, temperature=1.0)
   if isinstance(model.lm, SigmaLM):
     return [DecoderConfig("ssmd", **common, n_inner=n, dtau=dtau) for n, dtau in TABLE_2]
-  settings = [DecoderConfig("mdm", **common, steps=t, noise=noise) for t in STEPS if t <= length]
+  settings = [DecoderConfig("mdm", **common, steps=t, noise=noise) for t in steps if t <= length]
   return [decoders.for_checkpoint(config, model.generation, ()) for config in settings]
 
 
@@ -103,6 +103,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--length", type=int, default=256, help="characters of a sample: what the models trained on")
   add("--batch_size", type=int, default=64)
   add("--seed", type=int, default=0)
+  add("--steps", default=STEPS, help="of the masked-diffusion sampler, up to the length")
   add("--noise", default="cosine", help="schedule of the masked-diffusion sampler")
   add("--judge", help="checkpoint of an autoregressive model")
   add("--judge_note", help="what the judge is: 'GPT-2', or 'trained here: ...'")
@@ -149,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
   once({"label": "held-out text", "rows": count}, lambda: quality(rows.tolist()))
   for name, model in models.items():
     compiled = {}
-    for config in grid(model, args.length, args.noise):
+    for config in grid(model, args.length, flags.parse_ints(args.steps, "--steps"), args.noise):
       program = decoders.static_part(config)
       if program not in compiled:
         build = functools.partial(decoders.make_sampler, model.lm, config, ())
