@@ -141,6 +141,7 @@ def finished(config):
   return workdir
 
 
+@pytest.mark.long
 def test_two_rounds_and_what_they_leave(finished):
   first, second = (json.loads((finished / f"round{i}/config.json").read_text()) for i in (1, 2))
   assert second["init"]["checkpoint"] == str(finished / "round1")
@@ -155,6 +156,7 @@ def test_two_rounds_and_what_they_leave(finished):
   assert min(moved) > 1e-4
 
 
+@pytest.mark.long
 def test_a_finished_run_does_nothing(config, finished, capsys):
   files = {p: p.stat().st_mtime_ns for p in finished.rglob("*") if "array_record" in p.name}
   assert _train(config, finished) == 0

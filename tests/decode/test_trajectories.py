@@ -15,15 +15,18 @@ N, BLOCKS, WIDTH = 3, 4, 5
 PROMPTS = [[1, 4, 2, 7, 9], [3, 8], [5]]
 
 
+DRAFTS = {"text": trajectories.from_text, "vocabulary": trajectories.from_vocabulary(13)}
+
+
+@functools.cache
 def collected(draft, eos_ids):
   lm = models.lm_of()
   params = models.random_params(lm)
   prompts = np.zeros((len(PROMPTS), WIDTH), np.int32)
   for row, prompt in zip(prompts, PROMPTS, strict=True):
     row[: len(prompt)] = prompt
-  run = functools.partial(
-    trajectories.collect, lm, block_size=N, num_blocks=BLOCKS, draft=draft, eos_ids=eos_ids
-  )
+  settings = dict(block_size=N, num_blocks=BLOCKS, draft=DRAFTS[draft], eos_ids=eos_ids)
+  run = functools.partial(trajectories.collect, lm, **settings)
   keys = jax.random.split(jax.random.key(0), len(PROMPTS))
   found = quick_jit(run)(params, prompts, np.array([len(p) for p in PROMPTS]), keys)
   return lm, params, jax.device_get(found)
@@ -36,13 +39,9 @@ def greedy(lm, params, tokens):
   return np.argmax(logits, axis=-1).tolist()
 
 
-@pytest.fixture(scope="module", params=["text", "vocabulary"])
+@pytest.fixture(params=list(DRAFTS))
 def found(request):
-  draft = {
-    "text": trajectories.from_text,
-    "vocabulary": trajectories.from_vocabulary(13),
-  }[request.param]
-  return request.param, *collected(draft, ())
+  return request.param, *collected(request.param, ())
 
 
 def test_every_point_is_the_iterate_of_the_one_before(found):
@@ -83,13 +82,13 @@ def test_blocks_start_from_what_the_draft_gives(found):
 
 
 def test_decoding_stops_when_every_row_has_ended():
-  _, _, whole = collected(trajectories.from_text, ())
+  _, _, whole = collected("text", ())
   texts = whole.text_BxNxn.reshape(len(PROMPTS), -1)
   # Tokens every row has put out after two blocks, but not after one.
   early = [set(t[: 2 * N].tolist()) for t in texts]
   eos = tuple(t for t in range(13) if any(t in e for e in early))
   first = lambda t: min(i for i, token in enumerate(t.tolist()) if token in eos) // N
-  _, _, out = collected(trajectories.from_text, eos)
+  _, _, out = collected("text", eos)
   blocks = max(map(first, texts)) + 1
   assert int(out.num_blocks) == blocks < BLOCKS
   np.testing.assert_array_equal(out.text_BxNxn[:, :blocks], whole.text_BxNxn[:, :blocks])
