@@ -317,6 +317,8 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   from sbdjax.cli import dry_run
 
   where = topology.parse(target)
+  # Programs for devices that are not here can be written to the cache but not read back.
+  jax.config.update("jax_enable_compilation_cache", False)
   devices = where.devices()
   kept = {k: v for k, v in config.items() if k not in trajectories.SECTIONS}
   training = ConfigDict(kept).copy_and_resolve_references()
