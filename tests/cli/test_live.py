@@ -26,7 +26,18 @@ def streamer(config, eos_ids=(1, 2)):
   return live.make_streamer(sampler, config, PARAMS, PROMPTS)
 
 
-@pytest.mark.parametrize("config", [SBD, DecoderConfig("ar", max_tokens=9)], ids=["sbd", "ar"])
+@pytest.mark.parametrize(
+  "config",
+  [
+    pytest.param(SBD, id="sbd"),
+    pytest.param(DecoderConfig("ar", max_tokens=9), id="ar"),
+    pytest.param(
+      DecoderConfig("jacobi_multiblock", max_tokens=9, block_size=4),
+      id="jacobi",
+      marks=pytest.mark.long,
+    ),
+  ],
+)
 def test_frames_end_where_the_plain_driver_ends(config):
   key = jax.random.key(3)
   build = lambda n: decoders.make_sampler(LM, config, (1, 2), n)
