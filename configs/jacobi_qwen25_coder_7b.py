@@ -22,7 +22,22 @@ def get_config(devices: str = "8") -> ConfigDict:
   return ConfigDict(
     dict(
       init=dict(checkpoint=CHECKPOINT),
-      model=dict(param_dtype="float32", compute_dtype="bfloat16", remat="full"),
+      model=dict(
+        vocab_size=152_064,
+        num_layers=28,
+        d_model=3584,
+        num_heads=28,
+        num_kv_heads=4,
+        d_ff=18_944,
+        max_seq_len=32_768,
+        rope_theta=1_000_000.0,
+        norm_eps=1e-6,
+        qkv_bias=True,
+        tie_embeddings=False,
+        param_dtype="float32",
+        compute_dtype="bfloat16",
+        remat="full",
+      ),
       prompts=dict(source="jsonl", path="data/open_code_instruct.jsonl"),
       collect=dict(
         checkpoint=CHECKPOINT,

@@ -8,6 +8,7 @@ import pytest
 
 from sbdjax.cli.common import load_config, to_dataclass
 from sbdjax.cli.train import parse_settings, schema
+from sbdjax.cli.trajectories import SECTIONS
 from sbdjax.lm import make_lm
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.sigma_lm import make_sigma_lm
@@ -77,3 +78,32 @@ def test_the_block_on_a_frozen_model_is_all_that_is_trained(variant):
   settings = settings_of("ssmd_esm2_150m", variant)
   assert settings.init.checkpoint and settings.optim.frozen == "^trunk/" and not settings.model
   assert settings.head.num_layers == 1 and settings.train.ema_decay == 0
+
+
+# Parameters as their makers count them (a tied head once); 3B: those of Llama 3.2 3B, whose shape
+# it is.
+PUBLISHED = {
+  ("sbd_llama31_8b", "64"): 8_030_261_248,
+  ("sbd_llama31_8b", "8"): 8_030_261_248,
+  ("sbd_qwen3_8b", "64"): 8_190_735_360,
+  ("sbd_3b", "pretrain"): 3_212_749_824,
+  ("sbd_3b", "sft"): 3_212_749_824,
+}
+
+
+@pytest.mark.parametrize(("name", "variant"), PUBLISHED)
+def test_full_size_models_have_the_published_number_of_parameters(name, variant):
+  settings = settings_of(name, variant)
+  assert count(settings) == PUBLISHED[name, variant]
+  # 2M tokens a batch, which the devices and microbatches share evenly.
+  assert settings.train.batch_size * settings.data.seq_len == 2**21
+  assert settings.train.batch_size % (settings.parallel.fsdp * settings.train.accumulation) == 0
+
+
+def test_the_coder_has_the_published_number_of_parameters():
+  config = load_config(
+    f"{CONFIGS / 'jacobi_qwen25_coder_7b.py'}", {}, lambda c: {**schema(c), **SECTIONS}
+  )
+  lm = make_lm(to_dataclass(TransformerConfig, config.model.to_dict(), "model"))
+  shapes = jax.eval_shape(lm.init, jax.random.key(0))
+  assert sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) == 7_615_616_512

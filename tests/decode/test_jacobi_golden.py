@@ -22,9 +22,9 @@ from sbdjax.decode import (
   sampling,
   verify,
 )
-from sbdjax.interop import load_pretrained
 from tests.decode import jacobi_reference
 from tests.helpers import require_shared
+from tests.jacobi_goldens import open_recorded_qwen2
 from tests.jit import quick_jit
 from tests.reference import network
 
@@ -38,32 +38,9 @@ def folder():
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-  """The four networks, from their weights under their Hugging Face names."""
-  from safetensors.numpy import save_file
-
-  shape = json.loads((folder() / "goldens.json").read_text())["config"]
-  config = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "vocab_size": shape["vocab"],
-    "hidden_size": shape["hidden"],
-    "intermediate_size": shape["inter"],
-    "num_hidden_layers": shape["layers"],
-    "num_attention_heads": shape["heads"],
-    "num_key_value_heads": shape["kv_heads"],
-    "rope_theta": shape["rope_theta"],
-    "rms_norm_eps": shape["rms_eps"],
-    "tie_word_embeddings": shape["tie"],
-    "max_position_embeddings": 256,
-  }
-  opened = []
-  for file in sorted(folder().glob("model?.npz")):
-    path = tmp_path_factory.mktemp(file.stem)
-    with np.load(file) as weights:
-      save_file(dict(weights), path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps(config))
-    opened.append(load_pretrained(path))
-  return opened
+  """The four networks."""
+  files = sorted(folder().glob("model?.npz"))
+  return [open_recorded_qwen2(f, tmp_path_factory.mktemp(f.stem)) for f in files]
 
 
 class Call(NamedTuple):

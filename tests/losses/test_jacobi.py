@@ -11,10 +11,10 @@ import pytest
 
 from sbdjax import masks
 from sbdjax.errors import UsageError
-from sbdjax.interop import load_pretrained
 from sbdjax.losses import jacobi
 from sbdjax.losses.jacobi import JacobiLossConfig
 from tests.helpers import require_shared
+from tests.jacobi_goldens import open_recorded_qwen2
 from tests.jit import quick_jit
 from tests.losses import table_model
 from tests.losses.table_model import MASK, TABLE, Terms, table_row
@@ -43,29 +43,9 @@ def golden():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-  """The public trainer's network, from its weights under their Hugging Face names."""
-  from safetensors.numpy import save_file
-
-  folder = tmp_path_factory.mktemp("qwen2")
-  with np.load(require_shared("goldens", "jacobi", "train_model.npz")) as weights:
-    save_file(dict(weights), folder / "model.safetensors")
-  shape = json.loads(require_shared("goldens", "jacobi", "goldens.json").read_text())["config"]
-  config = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "vocab_size": shape["vocab"],
-    "hidden_size": shape["hidden"],
-    "intermediate_size": shape["inter"],
-    "num_hidden_layers": shape["layers"],
-    "num_attention_heads": shape["heads"],
-    "num_key_value_heads": shape["kv_heads"],
-    "rope_theta": shape["rope_theta"],
-    "rms_norm_eps": shape["rms_eps"],
-    "tie_word_embeddings": shape["tie"],
-    "max_position_embeddings": 64,
-  }
-  (folder / "config.json").write_text(json.dumps(config))
-  opened = load_pretrained(folder)
+  """The public trainer's network."""
+  weights = require_shared("goldens", "jacobi", "train_model.npz")
+  opened = open_recorded_qwen2(weights, tmp_path_factory.mktemp("qwen2"))
   return opened.lm, opened.params
 
 
