@@ -21,10 +21,10 @@ quickstart-short: $(STAMP)
 	@$(RUN) -m sbdjax quickstart --short --workdir=quickstart/short
 
 test: $(DEV)
-	$(RUN) -m pytest -n 2 -m "not long" tests
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not long" tests
 
 test-all: $(DEV)
-	$(RUN) -m pytest -n 2 tests
+	$(RUN) -m pytest -n 2 --dist loadfile tests
 
 lint: $(DEV)
 	$(VENV)/bin/ruff check .

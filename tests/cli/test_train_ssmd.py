@@ -66,6 +66,7 @@ def mdm(folder):
   return train(folder, "mdm", "mdm")
 
 
+@pytest.mark.long
 def test_a_run_in_two_parts_ends_with_the_same_bits(folder, whole):
   """The schedule of the learning rate is constant, so the first part is the whole one's."""
   train(folder, "parts", "ssmd", "--config.train.steps=2")

@@ -124,17 +124,18 @@ _NUCLEUS = sampling.categorical(temperature=0.8, top_k=5, top_p=0.9)
 _WARM = sampling.categorical(temperature=0.7)
 
 
-def _sbd(name, k, value, choose=None):
+def _sbd(name, k, value, choose=None, long=False):
   draw = sampling.greedy() if choose is None else choose
   rule = getattr(select, name)
   return Case(
     f"sbd {name} {value} k={k}" + ("" if choose is None else " drawn"),
     lambda lm, limits: sbd.make_sampler(lm, limits, draw, rule(value), k),
     reference_sbd(_greedy if choose is None else _drawn(choose), getattr(reveal, name), value, k),
+    long=long,
   )
 
 
-def _verified(name, schedule, points, k, choose=None, **settings):
+def _verified(name, schedule, points, k, choose=None, long=False, **settings):
   """Verified SBD; `points` is the schedule as the reference knows it."""
   draw = sampling.greedy() if choose is None else choose
   candidates = settings.get("candidates", False)
@@ -148,6 +149,7 @@ def _verified(name, schedule, points, k, choose=None, **settings):
     verified.reference(
       _greedy if choose is None else _drawn(choose), k, points, _finished, MASK, **settings
     ),
+    long=long,
   )
 
 
@@ -245,17 +247,24 @@ SAMPLERS = [
     lambda lm, limits: ar.make_sampler(lm, limits, _NUCLEUS),
     reference_ar(_drawn(_NUCLEUS)),
   ),
-  _sbd("eb_entropy", 4, 0.0),
+  _sbd("eb_entropy", 4, 0.0, long=True),
   _sbd("eb_entropy", 4, 0.8),
   _sbd("eb_confidence", 16, 1.5),  # the block is longer than the limit
-  _sbd("factor", 3, 1.5),
-  _sbd("confidence_threshold", 5, 0.4),
-  _sbd("top_k", 1, 2),  # blocks of one token
+  _sbd("factor", 3, 1.5, long=True),
+  _sbd("confidence_threshold", 5, 0.4, long=True),
+  _sbd("top_k", 1, 2, long=True),  # blocks of one token
   _sbd("eb_entropy", 4, 0.8, choose=_WARM),
   _verified("alternating", sbd_verified.alternating(), verified.whole_chain, 4, alternate=True),
-  _verified("fused", sbd_verified.fused(), verified.whole_chain, 3),
-  _verified("fan_out", sbd_verified.fan_out(), verified.most_probable(0), 4),
-  _verified("fan_out 2", sbd_verified.fan_out(2), verified.most_probable(2), 4, candidates=True),
+  _verified("fused", sbd_verified.fused(), verified.whole_chain, 3, long=True),
+  _verified("fan_out", sbd_verified.fan_out(), verified.most_probable(0), 4, long=True),
+  _verified(
+    "fan_out 2",
+    sbd_verified.fan_out(2),
+    verified.most_probable(2),
+    4,
+    long=True,
+    candidates=True,
+  ),
   _verified(
     "fan_out", sbd_verified.fan_out(), verified.most_probable(0), 3, _WARM, candidates=True
   ),

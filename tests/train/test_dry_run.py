@@ -32,7 +32,7 @@ LM = make_lm(
 NUM_PARAMS = V * D + N * (2 * D * D + 2 * D * D // 2 + 3 * D * F + 2 * D) + D
 
 
-def find(memory=2**30, batch_size=4, accumulation=1, ema=0.0, parallel=None):
+def find(batch_size=4, accumulation=1, ema=0.0, parallel=None):
   row = dict(tokens=jnp.int32, positions=jnp.int32, segment_ids=jnp.int32, weights=jnp.float32)
   batch = {k: jax.ShapeDtypeStruct((batch_size, 32), t) for k, t in row.items()}
   batch["example_id"] = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
@@ -45,31 +45,37 @@ def find(memory=2**30, batch_size=4, accumulation=1, ema=0.0, parallel=None):
     config,
     parallel or ParallelConfig(),
     jax.devices("cpu")[:1],
-    memory_bytes=memory,
+    memory_bytes=2**30,
     chunk=64,
   )
 
 
-def test_one_device_holds_everything():
-  found = find(ema=0.9)
+@pytest.fixture(scope="module")
+def whole():
+  return find(batch_size=16, ema=0.9)
+
+
+def test_one_device_holds_everything(whole):
+  found = whole
   assert found.num_params == NUM_PARAMS
   assert found.params == found.ema == found.gradients == 4 * NUM_PARAMS
   assert 8 * NUM_PARAMS <= found.optimizer <= 8 * NUM_PARAMS + 64  # two moments, and counters
   assert found.logits == 4 * 64 * V
-  batch = 4 * 4 * 32 * 4 + 4 * 4
+  batch = 16 * 4 * 32 * 4 + 16 * 4
   kept = found.params + found.optimizer + found.ema
   assert kept + batch <= found.state <= kept + batch + 64  # the step and the key
   assert found.total == found.state + found.temporaries and found.fits
 
 
-def test_microbatches_take_less_at_a_time():
-  whole, parts = find(batch_size=16), find(batch_size=16, accumulation=4)
+def test_microbatches_take_less_at_a_time(whole):
+  parts = find(batch_size=16, accumulation=4)
   assert parts.activations < whole.activations / 2
   assert parts.gradients == 2 * whole.gradients  # the sum beside its newest part
 
 
-def test_too_little_memory_is_said():
-  assert not find(memory=4 * NUM_PARAMS).fits
+def test_too_little_memory_is_said(whole):
+  assert not whole._replace(memory=whole.total - 1).fits
+  assert whole._replace(memory=whole.total).fits
 
 
 def test_shards_are_counted_not_arrays():
