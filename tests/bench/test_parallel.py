@@ -37,6 +37,7 @@ def tiny(tmp_path_factory):
   return checkpoints.write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.safetensors")
 
 
+@pytest.mark.long
 def test_every_block_size_and_number_of_tokens_is_timed(tiny, tmp_path, capsys):
   flags = ["--block_sizes=1,4", "--tokens=1,4,8", "--context=5", "--repeats=3", "--json"]
   plot = tmp_path / "latency.png"

@@ -32,6 +32,7 @@ def run(decoder, **numbers):
   return decoder.run(PARAMS, PROMPTS, jax.random.key(1), numbers, 2)
 
 
+@pytest.mark.long
 def test_same_results_as_the_plain_driver(decoder):
   numbers = decoders.numbers_of(CONFIG)
   expected = Decoder(build).generate(PARAMS, PROMPTS, jax.random.key(1), numbers, 3)

@@ -17,6 +17,7 @@ def tiny(tmp_path_factory):
   return checkpoints.write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.safetensors")
 
 
+@pytest.mark.long
 def test_json_has_every_decoder_at_every_batch_size(tiny, capsys):
   flags = [*FLAGS, "--no_torch", "--decoder.gamma=50", "--decoder.block_size=3", "--json"]
   assert entry.main(["bench", "decoding", f"--checkpoint={tiny}", *flags]) == 0

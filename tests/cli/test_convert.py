@@ -38,6 +38,7 @@ def test_generate_from_the_directory_is_generate_from_the_file(tiny, capsys):
   assert found[0]["tokens"] == found[1]["tokens"] and found[0]["text"] == found[1]["text"]
 
 
+@pytest.mark.long
 def test_evaluate_of_the_directory_is_evaluate_of_the_file(tiny, capsys):
   found = []
   for checkpoint in tiny:

@@ -6,6 +6,9 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
+from sbdjax import __main__
 from sbdjax.cli import dry_run
 from sbdjax.train.dry_run import Needs
 from sbdjax.train.topology import Target
@@ -19,6 +22,7 @@ def call(*flags):
   return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=300)
 
 
+@pytest.mark.long
 def test_a_config_on_devices_that_are_not_here(tmp_path):
   """The embedded model cut in two: one line of JSON, and nothing on disk."""
   flags = ["--config.train.batch_size=4", "--config.data.seq_len=64", "--config.parallel.fsdp=2"]
@@ -31,9 +35,9 @@ def test_a_config_on_devices_that_are_not_here(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_neither_workdir_nor_dry_run_is_an_error():
-  done = call("--config=configs/stories_sbd.py")
-  assert done.returncode == 2 and "--dry_run" in done.stderr
+def test_neither_workdir_nor_dry_run_is_an_error(capsys):
+  assert __main__.main(["train", f"--config={ROOT / 'configs' / 'stories_sbd.py'}"]) == 2
+  assert "--dry_run" in capsys.readouterr().err
 
 
 def test_the_table_says_whether_it_fits(capsys):

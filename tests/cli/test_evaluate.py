@@ -31,6 +31,7 @@ def test_stories260k_has_its_documented_loss(capsys):
   assert "masked_loss" not in found and "60 documents" in found["corpus"]
 
 
+@pytest.mark.long
 def test_a_model_with_mask_token_has_both_losses(tmp_path, capsys):
   """An untrained mask token leaves the next-token loss where it was."""
   both = checkpoints.write_stories_with_mask(tmp_path / "stories.safetensors")

@@ -61,6 +61,7 @@ def test_json_of_ragged_token_prompts(tiny, capsys):
     assert line["device"] == "cpu" and line["batch_size"] == 1 and line["compile_seconds"] > 0
 
 
+@pytest.mark.long
 def test_sbd_from_a_file_of_prompts(tiny, tmp_path, capsys):
   (tmp_path / "prompts.txt").write_text("Tom had a dog\n\nOnce\n")
   args = [f"--checkpoint={tiny}", f"--prompts_file={tmp_path}/prompts.txt", "--json"]

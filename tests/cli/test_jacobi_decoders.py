@@ -48,6 +48,7 @@ def program(texts):
   return str(init[0]), str(jax.make_jaxpr(sampler.step)(PARAMS, init[1]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   "name, pool",
   [

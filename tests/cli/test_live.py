@@ -29,7 +29,7 @@ def streamer(config, eos_ids=(1, 2)):
 @pytest.mark.parametrize(
   "config",
   [
-    pytest.param(SBD, id="sbd"),
+    pytest.param(SBD, id="sbd", marks=pytest.mark.long),
     pytest.param(DecoderConfig("ar", max_tokens=9), id="ar"),
     pytest.param(
       DecoderConfig("jacobi_multiblock", max_tokens=9, block_size=4),
@@ -123,6 +123,7 @@ FREEDAVE = DecoderConfig(
 )
 
 
+@pytest.mark.long
 def test_drafts_are_shown_accepted_or_rejected():
   frames = list(streamer(FREEDAVE, eos_ids=()).frames(1, jax.random.key(0)))
   assert {len(f.canvas) for f in frames} == {8} and len({len(lines_of(f)) for f in frames}) == 1

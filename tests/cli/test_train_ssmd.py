@@ -87,6 +87,7 @@ def test_evaluations_report_the_bound_whatever_is_trained_on(whole):
   assert last["eval/draft_nelbo"] == pytest.approx(np.log(27), rel=0.25)
 
 
+@pytest.mark.long
 def test_a_checkpoint_opens_as_the_model_it_is(whole, mdm):
   model = load_pretrained(whole)
   assert isinstance(model.lm, SigmaLM) and model.lm.head == HeadConfig()
@@ -94,6 +95,7 @@ def test_a_checkpoint_opens_as_the_model_it_is(whole, mdm):
   assert not isinstance(load_pretrained(mdm).lm, SigmaLM)
 
 
+@pytest.mark.long
 def test_a_frozen_trunk_stays_as_it_was_opened(folder, mdm):
   workdir = train(
     folder, "frozen", "frozen", "--config.train.checkpoint_every=1", "--config.train.eval_every=0"

@@ -246,15 +246,18 @@ SAMPLERS = [
     "ar drawn",
     lambda lm, limits: ar.make_sampler(lm, limits, _NUCLEUS),
     reference_ar(_drawn(_NUCLEUS)),
+    long=True,
   ),
   _sbd("eb_entropy", 4, 0.0, long=True),
   _sbd("eb_entropy", 4, 0.8),
-  _sbd("eb_confidence", 16, 1.5),  # the block is longer than the limit
+  _sbd("eb_confidence", 16, 1.5, long=True),  # the block is longer than the limit
   _sbd("factor", 3, 1.5, long=True),
   _sbd("confidence_threshold", 5, 0.4, long=True),
   _sbd("top_k", 1, 2, long=True),  # blocks of one token
   _sbd("eb_entropy", 4, 0.8, choose=_WARM),
-  _verified("alternating", sbd_verified.alternating(), verified.whole_chain, 4, alternate=True),
+  _verified(
+    "alternating", sbd_verified.alternating(), verified.whole_chain, 4, alternate=True, long=True
+  ),
   _verified("fused", sbd_verified.fused(), verified.whole_chain, 3, long=True),
   _verified("fan_out", sbd_verified.fan_out(), verified.most_probable(0), 4, long=True),
   _verified(
@@ -269,7 +272,9 @@ SAMPLERS = [
     "fan_out", sbd_verified.fan_out(), verified.most_probable(0), 3, _WARM, candidates=True
   ),
   _diffusion("static, block-causal", "block", 4, steps=3, long=True),
-  _diffusion("dynamic, shifted", "none", 3, tau=0.4, choose=_WARM, shifted=True, exit="eos"),
+  _diffusion(
+    "dynamic, shifted", "none", 3, tau=0.4, choose=_WARM, shifted=True, exit="eos", long=True
+  ),
   _diffusion("freedave, eager", "block", 4, steps=4, drafting=(5, True), exit="block"),
   _diffusion(
     "freedave, carry", "block", 3, steps=3, drafting=(4, True, True, True), exit="eos", long=True

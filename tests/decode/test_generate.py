@@ -37,6 +37,7 @@ def without_timing(results):
   return [dataclasses.replace(r, seconds=0.0, batch_size=0) for r in results]
 
 
+@pytest.mark.long
 def test_results_do_not_depend_on_the_batch_size(decoder):
   """Row i has its own noise whatever it is decoded with; five in twos leaves one over."""
   whole = run(decoder)

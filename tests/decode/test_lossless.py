@@ -149,7 +149,10 @@ def check(pair: Pair, seed, temperature) -> tuple[int, int]:
   return int(nfe.sum()), int(fast_nfe.sum())
 
 
-@pytest.mark.parametrize("setting", QUICK, ids=lambda s: s.cache)
+@pytest.mark.parametrize(
+  "setting",
+  [pytest.param(s, id=s.cache, marks=[pytest.mark.long] * (s.cache == "dual")) for s in QUICK],
+)
 def test_same_text_for_no_more_forwards(setting):
   pair = Pair(setting)
   spent = [check(pair, seed, temperature) for seed, temperature in ((0, 0.0), (1, 0.8))]

@@ -328,6 +328,7 @@ def residual_bytes(lm, params, tokens):
   return sizes - sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
 
 
+@pytest.mark.long
 def test_remat_changes_no_gradient_and_keeps_less():
   tokens = models.tokens(B, T)
   lms = {name: models.lm_of(remat=name, num_layers=3) for name in REMAT_POLICIES}

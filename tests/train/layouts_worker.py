@@ -103,6 +103,8 @@ def run(task, config, devices, accumulation):
 
 if __name__ == "__main__":
   assert jax.device_count() == 8
-  results = {name: run(*setting) for name, setting in RUNS.items()}
-  with open(sys.argv[1], "w") as file:
+  _, path, prefix = sys.argv
+  names = [n for n in RUNS if (n.startswith(prefix) if prefix else n in LAYOUTS)]
+  results = {name: run(*RUNS[name]) for name in names}
+  with open(path, "w") as file:
     json.dump(results, file)

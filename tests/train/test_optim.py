@@ -113,6 +113,7 @@ def _as_matrices(name, x):
   return np.asarray(x, np.float64).reshape(n, rows, -1)
 
 
+@pytest.mark.long
 def test_muon_orthogonalises_each_layers_matrices():
   _, grads, updates = _one_update(MUON)
   kernels = [name for name in grads if name.endswith("_kernel")]

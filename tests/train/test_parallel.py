@@ -1,5 +1,6 @@
 """Every layout gives the parameters of one device; rules reach every matrix and its moments."""
 
+import functools
 import json
 import os
 import pathlib
@@ -25,15 +26,26 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def layouts(tmp_path_factory):
-  """Results of layouts_worker on eight fake CPU devices."""
-  out = tmp_path_factory.mktemp("layouts") / "results.json"
-  flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-  # NPROC: with one thread a device and fewer cores, collectives of fake devices can deadlock.
-  env = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "16", "XLA_FLAGS": flags.strip()}
-  command = [sys.executable, "-m", "tests.train.layouts_worker", str(out)]
-  subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=900)
-  return json.loads(out.read_text())
+def run_layouts(tmp_path_factory):
+  """task -> its results on every layout, by layouts_worker on eight fake CPU devices."""
+
+  @functools.cache
+  def run(task):
+    out = tmp_path_factory.mktemp("layouts") / "results.json"
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    # NPROC: with one thread a device and fewer cores, collectives of fake devices can deadlock.
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "16", "XLA_FLAGS": flags.strip()}
+    command = [sys.executable, "-m", "tests.train.layouts_worker", str(out), task]
+    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=900)
+    return json.loads(out.read_text())
+
+  return run
+
+
+@pytest.fixture
+def layouts(run_layouts):
+  """The toy loss, which has every kind of uneven weight, on every layout."""
+  return run_layouts("")
 
 
 @pytest.mark.parametrize(
@@ -43,16 +55,16 @@ def layouts(tmp_path_factory):
     ("", "pmap of 8, accumulated"),
     ("", "mesh 4x2"),
     ("", "mesh 2x2x2, accumulated"),
-    ("block diffusion, ", "pmap of 8"),
-    ("block diffusion, ", "mesh 4x2"),
-    ("jacobi, ", "pmap of 8"),
-    ("jacobi, ", "mesh 4x2"),
-    ("mdm and ssmd, ", "pmap of 8"),
-    ("mdm and ssmd, ", "mesh 4x2"),
+    *(
+      pytest.param(task, name, marks=pytest.mark.long)
+      for task in ("block diffusion, ", "jacobi, ", "mdm and ssmd, ")
+      for name in ("pmap of 8", "mesh 4x2")
+    ),
   ],
 )
-def test_parameters_after_four_steps_equal_those_of_one_device(layouts, task, name):
-  reference, result = layouts[f"{task}one device"], layouts[f"{task}{name}"]
+def test_parameters_after_four_steps_equal_those_of_one_device(run_layouts, task, name):
+  results = run_layouts(task)
+  reference, result = results[f"{task}one device"], results[f"{task}{name}"]
   assert result["devices"] == 8
   for leaf, values in reference["leaves"].items():
     np.testing.assert_allclose(result["leaves"][leaf], values, atol=1e-5, err_msg=leaf)
