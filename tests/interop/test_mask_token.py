@@ -11,7 +11,7 @@ from tokenizers import models as library_models
 
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import UsageError
-from sbdjax.interop.mask_token import add_mask_token, find_reserved
+from sbdjax.interop.mask_token import add_mask_token, find_reserved, reserved
 from sbdjax.lm import make_lm, suppress
 from sbdjax.masks import Causal
 from tests import models
@@ -113,6 +113,13 @@ def test_which_token_is_reserved(tmp_path):
   ordinary = tokenizer_of(tmp_path / "none", [*words, "e", "unused"], ["<|im_end|>"])
   assert find_reserved(models.config(vocab_size=7), ordinary) is None
   assert find_reserved(models.config(vocab_size=512), load_tokenizer("tok512")) is None
+
+
+def test_reserved_tokens_may_be_masks_and_others_may_not(tmp_path):
+  """What a config may set `model.mask_id` to, of the tokens of its tokenizer."""
+  names = ["<|im_end|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>"]
+  assert reserved(tokenizer_of(tmp_path / "t", ["a", "b", *names], names)) == {3, 4}
+  assert reserved(load_tokenizer("tok512")) == set()
 
 
 def test_rows_that_stand_for_no_token_are_not_spare(tmp_path):
