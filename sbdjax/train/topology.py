@@ -21,7 +21,8 @@ class Kind(NamedTuple):
   """An accelerator by name.
 
   Attributes:
-    memory_bytes: device memory that the vendor states for one device.
+    memory_bytes: device memory of one device; of GPUs what the device reports (openxla/xla,
+      target_config/specs).
     module: the compile-only client, as Python imports it.
     devices: (kind, name, shape) -> devices to compile for.
     bandwidth: bytes a second to device memory; what XLA's GPU cost model asks for.
@@ -88,8 +89,8 @@ KINDS = {
   "v5e": Kind(16 * _GIB, "libtpu", _tpu_devices),
   "v5p": Kind(95 * _GIB, "libtpu", _tpu_devices),
   "v6e": Kind(32 * _GIB, "libtpu", _tpu_devices),
-  "h100": Kind(80 * _GIB, "jax_cuda13_plugin", _gpu_devices, 3_352_320_000_000),
-  "h200": Kind(141 * _GIB, "jax_cuda13_plugin", _gpu_devices, 4_800_000_000_000),
+  "h100": Kind(84_942_979_072, "jax_cuda13_plugin", _gpu_devices, 3_352_320_000_000),
+  "h200": Kind(151_397_597_184, "jax_cuda13_plugin", _gpu_devices, 4_800_000_000_000),
 }
 
 
