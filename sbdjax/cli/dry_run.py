@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.cli.common import to_dataclass
+from sbdjax.cli.trajectories import CollectConfig
 from sbdjax.data import config as data_config
 from sbdjax.data.rows import build_row
 from sbdjax.errors import UsageError
@@ -49,8 +50,6 @@ def batch_shapes(config: ConfigDict, settings: Any) -> dict[str, jax.ShapeDtypeS
 
 
 def _trajectory_row(config: ConfigDict, data: data_config.DataConfig) -> dict[str, Any]:
-  from sbdjax.cli.trajectories import CollectConfig  # TFDS takes a second to import
-
   if "collect" not in config:
     raise UsageError("--dry_run of trajectories needs the section `collect` they are made with")
   collect = to_dataclass(CollectConfig, config.collect, "collect")
