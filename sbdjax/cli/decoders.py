@@ -15,24 +15,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sbdjax.cli import fillers, jacobi_decoders
+from sbdjax.cli import diffusion_decoders, fillers, jacobi_decoders
 from sbdjax.cli.common import nearest, to_dataclass
+from sbdjax.cli.diffusion_decoders import AUTO
 from sbdjax.cli.flags import parse_fields
 from sbdjax.corruption import MASK_SCHEDULES
 from sbdjax.decode import (
   ar,
-  diffusion,
-  freedave,
   sampling,
   sbd,
   sbd_verified,
-  schedule,
   select,
   verify,
 )
 from sbdjax.decode import canvas as cv
 from sbdjax.decode.base import Limits, Sampler
-from sbdjax.decode.forward import CACHES, DRAFT_MODES, Forwarding
+from sbdjax.decode.forward import CACHES, DRAFT_MODES
 from sbdjax.decode.select import Rule
 from sbdjax.errors import UsageError
 from sbdjax.interop.settings import GenerationDefaults
@@ -43,7 +41,6 @@ from sbdjax.sigma_lm import SigmaLM
 TRACED = (
   *("gamma", "f", "tau", "tokens_per_step", "threshold", "steps_per_block", "steps", "n_inner"),
 )
-AUTO = "auto"  # as the checkpoint says
 Numbers = Mapping[str, Any]
 
 
@@ -275,71 +272,6 @@ def _build_sbd(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) 
   return sbd.make_sampler(lm, limits, _choose(config), rule, config.block_size)
 
 
-def _canvas(lm: LM, limits: Limits, config: DecoderConfig) -> cv.Canvas:
-  if config.attention == AUTO:
-    raise UsageError(
-      f"decoder.name={config.name} fills masks, which this checkpoint was not trained for; if it "
-      "was, say how: decoder.attention=full or block_causal"
-    )
-  return cv.Canvas(
-    limits=limits,
-    block_size=config.block_size,
-    attention=config.attention,
-    mask_id=diffusion.mask_token(lm),
-    early_exit=config.exit_at if config.early_exit else "never",
-  )
-
-
-def _diffusion_model(lm: LM, config: DecoderConfig) -> diffusion.Model:
-  for token in config.suppress:
-    if not 0 <= token < lm.config.vocab_size:
-      raise UsageError(
-        f"decoder.suppress names token {token}; the model knows 0..{lm.config.vocab_size - 1}"
-      )
-  cache = {"full": "none", "block_causal": "block"}[config.attention]
-  forwarding = Forwarding(
-    cache=cache if config.cache == AUTO else config.cache,
-    shifted=bool(config.shifted),
-    draft_mode=config.draft_mode,
-    cfg_scale=config.cfg_scale,
-  )
-  order = select.ORDERS[config.score]
-  return diffusion.Model(lm, _choose(config), order, forwarding, config.suppress)
-
-
-def _schedule(config: DecoderConfig, numbers: Numbers) -> schedule.Schedule:
-  """By threshold where there is one, else by count."""
-  if numbers["threshold"] is not None and config.name != "static":
-    return schedule.threshold(numbers["threshold"])
-  steps = numbers["steps_per_block"]
-  return schedule.static(jnp.where(jnp.asarray(steps) > 0, steps, config.block_size))
-
-
-def _build_diffusion(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
-  canvas = _canvas(lm, limits, config)
-  return diffusion.make_sampler(_diffusion_model(lm, config), canvas, _schedule(config, numbers))
-
-
-def _build_freedave(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
-  canvas = _canvas(lm, limits, config)
-  drafting = freedave.Drafting(config.draft_steps, config.eager, config.frugal, config.carry)
-  model = _diffusion_model(lm, config)
-  return freedave.make_sampler(model, canvas, _schedule(config, numbers), drafting)
-
-
-def _diffusion_reads(*fields: str) -> Callable[[DecoderConfig], tuple[str, ...]]:
-  """What all methods that fill a canvas read, and `fields`."""
-  common = ("attention", "shifted", "cache", "block_size", "score", "cfg_scale", "suppress")
-  return lambda config: (
-    *common, *fields, "early_exit", *(("exit_at",) if config.early_exit else ())
-  )  # fmt: skip
-
-
-def _freedave_reads(config: DecoderConfig) -> tuple[str, ...]:
-  paced = "steps_per_block" if config.threshold is None else "threshold"
-  return _diffusion_reads(paced, "draft_steps", "draft_mode", "eager", "frugal", "carry")(config)
-
-
 DRAFTING: dict[str, Callable[[DecoderConfig], sbd_verified.Schedule]] = {
   "alternating": lambda config: sbd_verified.alternating(),
   "fused": lambda config: sbd_verified.fused(),
@@ -402,20 +334,20 @@ METHODS: dict[str, Method] = {
     tried=lambda state: jnp.pad(state.tried_BxM, ((0, 0), (0, 2)), constant_values=-1),
   ),
   "static": Method(
-    reads=_diffusion_reads("steps_per_block"),
-    build=_build_diffusion,
+    reads=diffusion_decoders.reads("steps_per_block"),
+    build=diffusion_decoders.build,
     canvas=lambda state, config: Canvas(state.start_B, config.block_size, state.end_B),
     counts_prefill=True,
   ),
   "dynamic": Method(
-    reads=_diffusion_reads("threshold"),
-    build=_build_diffusion,
+    reads=diffusion_decoders.reads("threshold"),
+    build=diffusion_decoders.build,
     canvas=lambda state, config: Canvas(state.start_B, config.block_size, state.end_B),
     counts_prefill=True,
   ),
   "freedave": Method(
-    reads=_freedave_reads,
-    build=_build_freedave,
+    reads=diffusion_decoders.freedave_reads,
+    build=diffusion_decoders.build_freedave,
     canvas=lambda state, config: Canvas(
       state.canvas.start_B, state.tried_BxW.shape[1], state.canvas.end_B
     ),
