@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,10 @@ class LM(NamedTuple):
   logits: Callable[[Params, jax.Array], jax.Array]
   init_cache: Callable[[int, int], KVCache]
 
+  def dropping(self, keys_B: jax.Array) -> LM:
+    """This model with channels dropped (`config.dropout`) by the key of each row, for training."""
+    return self._replace(apply=functools.partial(self.apply, dropout_keys_B=keys_B))
+
 
 def make_lm(config: TransformerConfig) -> LM:
   """The transformer of `config` as an LM."""
@@ -45,9 +50,19 @@ def make_lm(config: TransformerConfig) -> LM:
     tokens = jnp.zeros((1, 1), jnp.int32)
     return module.init(key, tokens, tokens, Causal(), None)["params"]
 
-  def apply(params, tokens_BxT, *, positions_BxT, mask: Mask, cache=None, slots_BxT=None):
+  def apply(
+    params,
+    tokens_BxT,
+    *,
+    positions_BxT,
+    mask: Mask,
+    cache=None,
+    slots_BxT=None,
+    dropout_keys_B=None,
+  ):
     cached_kv = None if cache is None else ((cache.k,), (cache.v,))
-    hidden, kv = module.apply({"params": params}, tokens_BxT, positions_BxT, mask, cached_kv)
+    inputs = (tokens_BxT, positions_BxT, mask, cached_kv, dropout_keys_B)
+    hidden, kv = module.apply({"params": params}, *inputs)
     if cache is None:
       return hidden, None
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT

@@ -11,6 +11,7 @@ p_c(. | x_sigma(1:d-1)) of places in the order sigma (equation 4).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -54,6 +55,14 @@ class SigmaLM(NamedTuple):
   trunk: Callable[..., jax.Array]
   target: Callable[..., jax.Array]
   logits: Callable[[Params, jax.Array], jax.Array]
+
+  def dropping(self, keys_B: jax.Array) -> SigmaLM:
+    """This model with channels dropped by the key of each row, in trunk and causal blocks."""
+    of_head_B = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_B, self.config.num_layers)
+    return self._replace(
+      trunk=functools.partial(self.trunk, dropout_keys_B=keys_B),
+      target=functools.partial(self.target, dropout_keys_B=of_head_B),
+    )
 
 
 def in_order(x_BxLx: jax.Array, sigma_BxL: jax.Array) -> jax.Array:
@@ -101,19 +110,20 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
       "head": blocks.init(head_key, x, x, x, index, index)["params"],
     }
 
-  def trunk(params, tokens_BxL, *, length_B=None):
+  def trunk(params, tokens_BxL, *, length_B=None, dropout_keys_B=None):
     if length_B is not None:
       tokens_BxL = as_padding(tokens_BxL, length_B, config.pad_id)
     positions_BxL = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
     mask = masks.Full(length_B)
-    return run(params, Transformer.stream, tokens_BxL, positions_BxL, mask, None)[0]
+    inputs = (tokens_BxL, positions_BxL, mask, None, dropout_keys_B)
+    return run(params, Transformer.stream, *inputs)[0]
 
-  def target(params, tokens_BxL, hidden_BxLxD, sigma_BxL, *, equal_at_B=None):
+  def target(params, tokens_BxL, hidden_BxLxD, sigma_BxL, *, equal_at_B=None, dropout_keys_B=None):
     # The last track would predict a place beyond the sequence: it points to itself and is dropped.
     next_BxL = jnp.concatenate([sigma_BxL[:, 1:], sigma_BxL[:, -1:]], axis=1)
     embedded = run(params, Transformer.embed, in_order(tokens_BxL, sigma_BxL))
     here, following = in_order(hidden_BxLxD, sigma_BxL), in_order(hidden_BxLxD, next_BxL)
-    inputs = (embedded, here, following, sigma_BxL, next_BxL)
+    inputs = (embedded, here, following, sigma_BxL, next_BxL, dropout_keys_B)
     causal = blocks.apply({"params": params["head"]}, *inputs)
     if head.output_residual:
       causal = causal + following

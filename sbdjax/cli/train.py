@@ -32,10 +32,12 @@ from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from sbdjax.train import topology
+from sbdjax.train.dropout import with_dropout
 from sbdjax.train.host_memory import keep_freed_memory
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig, initialize_distributed
 from sbdjax.train.state import TrainState
+from sbdjax.train.step import LossFn
 from sbdjax.train.trainer import Task, TrainConfig, train
 
 
@@ -260,7 +262,7 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
   choice = LOSSES[settings.loss_name]
   task = Task(
     lm=lm,
-    loss_fn=choice.make(settings.loss),
+    loss_fn=_training_loss(settings, lm),
     eval_loss_fn=choice.make(choice.evaluated(settings.loss)),
     batches=batches,
     eval_batches=eval_batches,
@@ -277,6 +279,11 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
     )
   finally:
     batches.close()
+
+
+def _training_loss(settings: Settings, lm: LM | SigmaLM) -> LossFn:
+  loss_fn = LOSSES[settings.loss_name].make(settings.loss)
+  return with_dropout(loss_fn) if lm.config.dropout else loss_fn
 
 
 def _record(
@@ -327,7 +334,7 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
     training.data.path = "(to be collected)"
   settings = parse_settings(training)
   lm = _build(_architecture(settings), settings.head)
-  loss_fn = LOSSES[settings.loss_name].make(settings.loss)
+  loss_fn = _training_loss(settings, lm)
   return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
 
 

@@ -67,6 +67,8 @@ class TransformerConfig:
       (ESM-2's were rounded to half precision in training); Dh/2 numbers, or None.
     unused_rows: rows at the end of the vocabulary that stand for no token (so that it can be cut
       evenly between devices); they are never predicted.
+    dropout: probability that a channel of what a layer's attention or MLP adds is dropped, where
+      training asks for it (`LM.dropping`); nothing is dropped otherwise.
   """
 
   vocab_size: int
@@ -98,6 +100,7 @@ class TransformerConfig:
   pad_id: int | None = None
   rope_frequencies: tuple[float, ...] | None = None
   unused_rows: int = 0
+  dropout: float = 0.0
 
   def __post_init__(self):
     sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")
@@ -111,6 +114,8 @@ class TransformerConfig:
     for name in ("rope_theta", "norm_eps"):
       if not getattr(self, name) > 0:
         raise UsageError(f"model.{name}={getattr(self, name)} must be positive")
+    if not 0 <= self.dropout < 1:
+      raise UsageError(f"model.dropout={self.dropout} must lie in [0, 1)")
     if isinstance(self.rope_scaling, dict):
       object.__setattr__(self, "rope_scaling", rope.RopeScaling(**self.rope_scaling))
     if self.rope_frequencies is not None:

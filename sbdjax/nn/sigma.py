@@ -17,6 +17,7 @@ from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.kernels import xla
 from sbdjax.nn import rope
+from sbdjax.nn.dropout import layer_keys
 from sbdjax.nn.linear import linear
 from sbdjax.nn.parts import dense_init, make_norm
 from sbdjax.nn.transformer import TransformerConfig, stack
@@ -111,13 +112,14 @@ class SigmaHead(nn.Module):
   head: HeadConfig
 
   @nn.compact
-  def __call__(self, embedded_BxLxD, here_BxLxD, next_BxLxD, here_BxL, next_BxL):
+  def __call__(self, embedded_BxLxD, here_BxLxD, next_BxLxD, here_BxL, next_BxL, keys_B=None):
     """One pass over sequences in generation order.
 
     Args:
       embedded_BxLxD: the embedded token of each track.
       here_BxLxD, next_BxLxD: the trunk's stream at the track's place and at the one it predicts.
       here_BxL, next_BxL: int32 positions of both.
+      keys_B: of dropout, one a row; None: nothing is dropped.
 
     Returns:
       [B, L, D]: of each track, for the place it predicts.
@@ -133,8 +135,8 @@ class SigmaHead(nn.Module):
     of_keys_BxL = KEY_POSITIONS[self.head.key_positions](here_BxL, next_BxL)
     seconds = (next_BxL, of_keys_BxL)
     turns = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
-    plan = xla.plan(masks.Causal(), length, length)
-    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, None, turns, plan)
+    plan, keys_NxB = xla.plan(masks.Causal(), length, length), layer_keys(keys_B, c.num_layers)
+    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, None, turns, plan, keys_NxB)
     init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)
     return linear(make_norm(c, name="out_norm")(x_BxLxD), out.astype(c.compute_dtype))

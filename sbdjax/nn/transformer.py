@@ -14,6 +14,7 @@ from sbdjax.kernels import xla
 from sbdjax.masks import Mask
 from sbdjax.nn import rope
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
+from sbdjax.nn.dropout import drop_channels, layer_keys
 from sbdjax.nn.embedding import drop_masked
 from sbdjax.nn.linear import linear
 from sbdjax.nn.parts import MLP, RMSNorm, dense_init, gelu, make_norm
@@ -72,21 +73,23 @@ class Layer(nn.Module):
   keep_kv: bool
 
   @nn.compact
-  def __call__(self, x_BxTxD, cached_kv, turns, plan):
+  def __call__(self, x_BxTxD, cached_kv, turns, plan, keys_B):
     c = self.config
     attended, kv = Attention(c, name="attn")(
       make_norm(c, name="attn_norm")(x_BxTxD), cached_kv, turns, plan
     )
-    x_BxTxD = x_BxTxD + attended
-    x_BxTxD = x_BxTxD + MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
+    x_BxTxD = x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0)
+    transformed = MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
+    x_BxTxD = x_BxTxD + drop_channels(transformed, c.dropout, keys_B, 1)
     return x_BxTxD, (kv if self.keep_kv else None)
 
 
 def stack(config: TransformerConfig):
   """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
 
-  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, cached_kv, turns, plan)`; `turns`
-  are the rotations (`rope.rotation`) of queries and of keys, or None.
+  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, cached_kv, turns, plan, keys_NxB)`;
+  `turns` are the rotations (`rope.rotation`) of queries and of keys, or None; the keys are those
+  of dropout (`dropout.layer_keys`), or None.
   """
   layer = Layer
   if config.remat != "none":
@@ -95,7 +98,7 @@ def stack(config: TransformerConfig):
     layer,
     variable_axes={"params": 0},
     split_rngs={"params": True},
-    in_axes=(0, nn.broadcast, nn.broadcast),
+    in_axes=(0, nn.broadcast, nn.broadcast, 0),
     length=config.num_layers,
   )
 
@@ -142,7 +145,7 @@ class Transformer(nn.Module):
       x_BxTxD = x_BxTxD + rows.astype(x_BxTxD.dtype)
     return x_BxTxD
 
-  def __call__(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv):
+  def __call__(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv, keys_B=None):
     """Runs the layers and the final norm.
 
     Args:
@@ -150,6 +153,7 @@ class Transformer(nn.Module):
       positions_BxT: int32 positions.
       mask: rule over [cache slots | T tokens].
       cached_kv: None, or ((k,), (v,)) with k, v of [N, B, K, S, Dh].
+      keys_B: of dropout, one a row; None: nothing is dropped.
 
     Returns:
       hidden [B, T, D] after the final norm, and None or this forward's (k, v), each
@@ -158,14 +162,14 @@ class Transformer(nn.Module):
     Raises:
       UsageError: a cache for a model with token dropout.
     """
-    x_BxTxD, kv = self.stream(tokens_BxT, positions_BxT, mask, cached_kv)
+    x_BxTxD, kv = self.stream(tokens_BxT, positions_BxT, mask, cached_kv, keys_B)
     x_BxTxD = self.final_norm(x_BxTxD)
     if self.config.mlm_head and self.is_initializing():
       self.logits(x_BxTxD)  # a norm's parameters come into being where it is first called
     return x_BxTxD, kv
 
   @nn.compact
-  def stream(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv):
+  def stream(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv, keys_B=None):
     """As `__call__`, but the residual stream as the last layer leaves it, before the final norm."""
     c = self.config
     x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
@@ -176,7 +180,7 @@ class Transformer(nn.Module):
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     plan = xla.plan(mask, num_queries, capacity + num_queries)
     layers = stack(c)(c, cached_kv is not None, name="layers")
-    return layers(x_BxTxD, cached_kv, turns, plan)
+    return layers(x_BxTxD, cached_kv, turns, plan, layer_keys(keys_B, c.num_layers))
 
   def stream_logits(self, stream_BxTxD):
     """`logits` of what `stream` returns: the final norm, then the head."""

@@ -1,0 +1,24 @@
+"""Dropout in training, for any loss."""
+
+from __future__ import annotations
+
+import jax
+
+from sbdjax.train.step import LossFn
+
+# Apart from the noise of the losses, which fold example ids into the key of the step itself.
+_STREAM = 0x64726F70
+
+
+def with_dropout(loss_fn: LossFn) -> LossFn:
+  """`loss_fn` of a model that drops channels (`TransformerConfig.dropout`), each example its own.
+
+  The rows that the loss puts through the model must be those of the batch.
+  """
+
+  def dropped(lm, params, batch, key):
+    stream = jax.random.fold_in(key, _STREAM)
+    keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream, batch["example_id"])
+    return loss_fn(lm.dropping(keys_B), params, batch, key)
+
+  return dropped

@@ -1,0 +1,95 @@
+"""Dropout: whole channels, each example its own, in training alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax import masks
+from sbdjax.errors import UsageError
+from sbdjax.losses import ssmd
+from sbdjax.nn.dropout import drop_channels, layer_keys
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import make_sigma_lm
+from sbdjax.train.dropout import with_dropout
+from tests import models
+
+RATE = 0.4
+TOKENS = models.tokens(3, 7)
+
+
+def _keys(ids):
+  return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(1), jnp.asarray(ids))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _hidden(lm, params, tokens, keys_B=None):
+  lm = lm if keys_B is None else lm.dropping(keys_B)
+  positions = models.positions(*tokens.shape)
+  return lm.apply(params, tokens, positions_BxT=positions, mask=masks.Causal())[0]
+
+
+def test_whole_channels_go_at_the_given_rate_and_the_mean_stays():
+  x = jnp.ones((50, 3, 80))
+  out = np.asarray(drop_channels(x, RATE, _keys(range(50)), 0))
+  np.testing.assert_array_equal(out, np.broadcast_to(out[:, :1], out.shape))
+  assert set(np.unique(out)) == {0.0, np.float32(1 / (1 - RATE))}
+  share = (out[:, 0] == 0).mean()  # of 4,000 channels
+  assert abs(share - RATE) < 4 * np.sqrt(RATE * (1 - RATE) / 4000)
+
+
+def test_layers_sites_and_rows_drop_different_channels():
+  keys_B = _keys([4, 5])
+  draws = [drop_channels(jnp.ones((2, 1, 64)), RATE, keys_B, site) for site in (0, 1)]
+  rows = np.concatenate(draws).reshape(4, 64)
+  assert len(np.unique(rows, axis=0)) == 4
+  of_layers = jax.random.key_data(layer_keys(keys_B, 3)).reshape(6, -1)
+  assert len(np.unique(of_layers, axis=0)) == 6
+
+
+def test_nothing_is_dropped_unless_asked():
+  plain, dropping = models.lm_of(), models.lm_of(dropout=RATE)
+  params = models.random_params(plain)
+  want = _hidden(plain, params, TOKENS)
+  np.testing.assert_array_equal(_hidden(dropping, params, TOKENS), want)
+  assert not np.allclose(_hidden(dropping, params, TOKENS, _keys(range(3))), want)
+
+
+def test_a_row_loses_the_same_channels_in_any_batch():
+  lm = models.lm_of(dropout=RATE)
+  params = models.random_params(lm)
+  together = _hidden(lm, params, TOKENS, _keys([7, 8, 9]))
+  alone = _hidden(lm, params, TOKENS[1:2], _keys([8]))
+  np.testing.assert_allclose(together[1:2], alone, atol=1e-5)
+
+
+def test_a_loss_drops_by_example_id_in_trunk_and_causal_blocks():
+  lm = make_sigma_lm(models.config(mask_id=12, dropout=RATE), HeadConfig(output_residual=False))
+  params = lm.init(jax.random.key(0))
+  batch = {
+    "tokens": jnp.asarray(TOKENS % 12),
+    "weights": jnp.ones(TOKENS.shape),
+    "segment_ids": jnp.ones(TOKENS.shape, jnp.int32),
+    "positions": jnp.asarray(models.positions(*TOKENS.shape)),
+    "example_id": jnp.array([3, 1, 2]),
+  }
+  plain = ssmd.make_loss(ssmd.SSMDLossConfig())
+  compiled = jax.jit(
+    lambda params, batch, key: with_dropout(plain)(lm, params, batch, key)[2]["target_loss"][0]
+  )
+  undropped = plain(lm, params, batch, jax.random.key(2))[2]["target_loss"][0]
+  one = compiled(params, batch, jax.random.key(2))
+  shuffled = compiled(
+    params, {k: v[jnp.array([2, 0, 1])] for k, v in batch.items()}, jax.random.key(2)
+  )
+  np.testing.assert_allclose(one, shuffled, rtol=1e-5)
+  assert abs(one - undropped) > 1e-3
+  assert abs(one - compiled(params, batch, jax.random.key(3))) > 1e-3
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_a_rate_that_is_no_probability_is_refused(rate):
+  with pytest.raises(UsageError, match="model.dropout"):
+    models.config(dropout=rate)
