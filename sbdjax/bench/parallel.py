@@ -8,7 +8,7 @@ candidates may be: (block size) x (chains verified together) should lie just bel
 from __future__ import annotations
 
 import dataclasses
-import time
+import functools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import cache as kv_cache
-from sbdjax.bench.timing import Summary, summarise
+from sbdjax.bench.timing import Summary, seconds_a_call
 from sbdjax.lm import LM, suppress
 from sbdjax.masks import Cached
 
@@ -71,31 +71,41 @@ def find_knee(tokens: Sequence[float], seconds: Sequence[float]) -> Knee:
   return Knee(at, float(np.exp(floors[best])), float(errors[best]), inside)
 
 
-def time_forward(lm: LM, params, block_size: int, rows: int, context: int, repeats: int) -> Summary:
-  """Seconds of a cached causal forward of `block_size` new tokens a row, argmax included.
+def time_forward(
+  lm: LM,
+  params,
+  block_size: int,
+  rows: int,
+  context: int,
+  repeats: int,
+  *,
+  num_causal: int | None = None,
+) -> Summary:
+  """Seconds of a cached forward of `block_size` new tokens a row, argmax included.
 
-  The cache holds `context` tokens a row. Compiled and run once before it is timed.
+  The cache holds `context` tokens a row. The first `num_causal` of the new tokens are causal, the
+  others one open block; None: all are causal. Compiled and run once before it is timed.
   """
+  num_causal = block_size if num_causal is None else num_causal
   cache = lm.init_cache(rows, context + block_size)
   cache = kv_cache.commit(cache, jnp.full((rows,), context, jnp.int32))
   position_BxT = jnp.broadcast_to(context + jnp.arange(block_size), (rows, block_size))
   known = lm.config.vocab_size - (lm.config.mask_id is not None)
   tokens_BxT = (position_BxT * 7 + jnp.arange(rows)[:, None]) % known
 
-  @jax.jit
+  # The cache is handed over and taken back, as in a decoding loop: it is written in place.
+  @functools.partial(jax.jit, donate_argnums=2)
   def forward(params, tokens_BxT, cache):
-    mask = Cached(cache.length_B, jnp.zeros((rows,), jnp.int32), num_causal=block_size)
+    mask = Cached(cache.length_B, jnp.zeros((rows,), jnp.int32), num_causal=num_causal)
     hidden, cache = lm.apply(params, tokens_BxT, positions_BxT=position_BxT, mask=mask, cache=cache)
     return jnp.argmax(suppress(lm.logits(params, hidden), lm.config.mask_id), axis=-1), cache
 
-  run = lambda: jax.block_until_ready(forward(params, tokens_BxT, cache))
-  run()
-  found = []
-  for _ in range(repeats):
-    start = time.perf_counter()
-    run()
-    found.append(time.perf_counter() - start)
-  return summarise(found)
+  def run():
+    nonlocal cache
+    tokens, cache = forward(params, tokens_BxT, cache)
+    return tokens
+
+  return seconds_a_call(run, repeats)
 
 
 def measure(

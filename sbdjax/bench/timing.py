@@ -1,4 +1,4 @@
-"""Times a sampler: compiling, the prompt's forward, and decoding, each apart."""
+"""Times compiled programs, and samplers: compiling, the prompt's forward, and decoding, each apart."""
 
 from __future__ import annotations
 
@@ -49,6 +49,62 @@ class Summary(NamedTuple):
 def summarise(values: Sequence[float]) -> Summary:
   """Raises ValueError for no values."""
   return Summary(float(np.median(values)), float(min(values)), float(max(values)))
+
+
+class Program(NamedTuple):
+  """A function compiled for given shapes.
+
+  Attributes:
+    call: runs it.
+    compile_seconds: wall-clock of tracing, lowering and compiling. Near 0 for a program that the
+      persistent compilation cache already held.
+    compile_cpu_seconds: processor time of the same, over all threads of the process: what can be
+      compared where other work shares the cores.
+    memory_bytes: arguments, results and temporaries, what both share counted once, as XLA planned
+      them; nothing that other programs keep on the device.
+    temporary_bytes: the temporaries alone.
+  """
+
+  call: Callable
+  compile_seconds: float
+  compile_cpu_seconds: float
+  memory_bytes: int
+  temporary_bytes: int
+
+
+def compile_for(fn: Callable, *args) -> Program:
+  """Compiles the jitted `fn` for arguments of these shapes; ShapeDtypeStructs will do."""
+  wall, cpu = time.perf_counter(), time.process_time()
+  call = fn.lower(*args).compile()
+  wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+  memory = call.memory_analysis()
+  held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+  temporary = memory.temp_size_in_bytes
+  return Program(call, wall, cpu, held + temporary, temporary)
+
+
+def seconds_a_call(
+  run: Callable[[], Any], repeats: int, *, calls: int = 1, wait: Callable = jax.block_until_ready
+) -> Summary:
+  """Seconds of one `run()`, over `repeats` measurements after a warm-up.
+
+  Args:
+    run: starts work and returns what `wait` waits for; called one after the other.
+    repeats: measurements.
+    calls: calls of one measurement, of which only the last is waited for: on an accelerator the
+      others are queued behind each other, so that starting them from Python costs nothing.
+    wait: blocks until what it is given is there.
+  """
+  wait(run())
+  found = []
+  for _ in range(repeats):
+    start = time.perf_counter()
+    last = None
+    for _ in range(calls):
+      last = run()
+    wait(last)
+    found.append((time.perf_counter() - start) / calls)
+  return summarise(found)
 
 
 class TimedDecoder:
@@ -102,10 +158,15 @@ class TimedDecoder:
   def _executables(self, args):
     signature = str(jax.tree.map(jax.typeof, args))
     if signature not in self._compiled:
-      start = time.perf_counter()
-      init = self._init.lower(*args).compile()
-      state = jax.eval_shape(self._init, *args)
-      loop = self._loop.lower(args[0], args[1], state).compile()
-      self._compiled[signature] = (init, loop)
-      self.compile_seconds += time.perf_counter() - start
+      programs = self.programs(*args)
+      self._compiled[signature] = tuple(p.call for p in programs)
+      self.compile_seconds += sum(p.compile_seconds for p in programs)
     return self._compiled[signature]
+
+  def programs(self, *args) -> tuple[Program, Program]:
+    """Compiles the prompt's forward and the loop for (numbers, params, prompt, lengths, keys).
+
+    Shapes and dtypes alone will do (`jax.ShapeDtypeStruct`): nothing runs.
+    """
+    state = jax.eval_shape(self._init, *args)
+    return compile_for(self._init, *args), compile_for(self._loop, args[0], args[1], state)

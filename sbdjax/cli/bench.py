@@ -1,6 +1,7 @@
-"""Measure speed: bench decoding|parallel|roofline [flags]; `bench NAME --help` tells those of a benchmark.
+"""Measure speed: bench decoding|parallel|roofline|training [flags]; `bench NAME --help` tells those of one.
 
-decoding: tokens/s of AR and SBD on the device at hand. parallel: latency of a forward against the
+decoding: tokens/s of AR and SBD on the device at hand. training: time and memory of an update
+against the length of rows and the size of the vocabulary. parallel: latency of a forward against the
 tokens it carries, and where more of them stop being free. roofline: what a forward must cost on
 hardware that need not be at hand, from its bandwidth and arithmetic.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbdjax.cli import bench_decoding, bench_parallel, bench_roofline
+from sbdjax.cli import bench_decoding, bench_parallel, bench_roofline, bench_training
 from sbdjax.cli.common import Parser, nearest
 from sbdjax.errors import UsageError
 
@@ -18,6 +19,7 @@ BENCHES: dict[str, Callable[[list[str]], int]] = {
   "decoding": bench_decoding.main,
   "parallel": bench_parallel.main,
   "roofline": bench_roofline.main,
+  "training": bench_training.main,
 }
 
 

@@ -1,0 +1,67 @@
+"""What benchmarks of training and of compiling share: random models and their update on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from sbdjax.cli.common import to_dataclass
+from sbdjax.cli.train import LOSSES
+from sbdjax.lm import LM, make_lm
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
+from sbdjax.train import state as state_lib
+from sbdjax.train.optim import OptimConfig, make_optimizer
+from sbdjax.train.parallel import Layout, ParallelConfig, make_layout
+from sbdjax.train.step import TrainStepConfig, make_train_step
+
+_STEPS = 1_000_000  # of the schedule; no benchmark comes near its end
+
+
+def build_model(fields: Mapping[str, Any], *, causal_blocks: bool) -> LM | SigmaLM:
+  """The model of these fields of TransformerConfig, one causal block on top where asked.
+
+  Raises:
+    UsageError: unknown fields, or values that do not fit.
+  """
+  config = to_dataclass(TransformerConfig, fields, "model")
+  return make_sigma_lm(config, HeadConfig()) if causal_blocks else make_lm(config)
+
+
+class Update(NamedTuple):
+  """An update with AdamW on one device.
+
+  Attributes:
+    layout: places batches.
+    step: jitted (state, batch) -> (state, metrics); takes over the state.
+    state: shapes, dtypes and shardings of the state.
+    init: () -> state.
+  """
+
+  layout: Layout
+  step: Callable
+  state: Any
+  init: Callable[[], Any]
+
+
+def make_update(lm: LM | SigmaLM, loss: str, settings: Any) -> Update:
+  """The update of `lm` under the loss of that name."""
+  layout = make_layout(ParallelConfig(), jax.devices()[:1])
+  optimizer = make_optimizer(OptimConfig(), _STEPS)
+
+  def make():
+    key = jax.random.key(0)
+    return state_lib.create(lm.init(key), optimizer.tx, key)
+
+  state = state_lib.abstract(make, layout.shardings)
+  step = make_train_step(lm, LOSSES[loss].make(settings), optimizer, TrainStepConfig())
+  init = lambda: jax.jit(make, out_shardings=layout.shardings(state))()
+  return Update(layout, layout.compile_train(step, state), state, init)
+
+
+def compilation_cache() -> bool:
+  """Whether programs may come from the persistent cache instead of being compiled."""
+  return bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache)
