@@ -58,6 +58,12 @@ def make(
 ) -> TileMap:
   """The tile map of `mask` for T queries and S keys."""
   bounds = interval_bounds(mask, num_queries, num_keys)
+  return from_bounds(bounds, num_keys, block_q=block_q, block_k=block_k)
+
+
+def from_bounds(bounds: jax.Array, num_keys: int, *, block_q: int, block_k: int) -> TileMap:
+  """The tile map of intervals [B or 1, 2 I, T] inside [0, num_keys]."""
+  num_queries = bounds.shape[2]
   bounds = jnp.pad(bounds, ((0, 0), (0, 0), (0, -num_queries % block_q)))
   seen, full = cover(bounds, num_keys, block_q, block_k)
   columns = seen.swapaxes(1, 2), full.swapaxes(1, 2)
