@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from sbdjax.bench.overhead import Overhead
 from sbdjax.bench.timing import Pass, TimedDecoder, summarise
-from sbdjax.decode.base import Sampler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,10 @@ class Row:
     prefill_seconds: median time of the prompts' forwards; None where it cannot be told apart.
     compile_seconds: time to compile; None for a program that is not compiled.
     repeats: runs.
+    prompt_length: tokens of each prompt; with the generated ones, the length of the cache.
+    step_seconds, forward_seconds: of a step of the sampler and of its forward alone; None where
+      they were not measured (`overhead.measure`).
+    overhead: step / forward - 1, median over runs; `overhead_low`, `overhead_high`: the extremes.
   """
 
   decoder: str
@@ -38,6 +42,12 @@ class Row:
   prefill_seconds: float | None
   compile_seconds: float | None
   repeats: int
+  prompt_length: int
+  step_seconds: float | None = None
+  forward_seconds: float | None = None
+  overhead: float | None = None
+  overhead_low: float | None = None
+  overhead_high: float | None = None
 
   @property
   def tokens_per_forward(self) -> float:
@@ -45,9 +55,21 @@ class Row:
     return self.tokens / self.batch_size / self.nfe
 
 
+def with_overhead(row: Row, found: Overhead) -> Row:
+  """`row` with what its sampler adds to its forwards."""
+  return dataclasses.replace(
+    row,
+    step_seconds=found.step_seconds,
+    forward_seconds=found.forward_seconds,
+    overhead=found.share.median,
+    overhead_low=found.share.low,
+    overhead_high=found.share.high,
+  )
+
+
 def time_sampler(
   name: str,
-  build: Callable[[Any], Sampler],
+  decoder: TimedDecoder,
   params,
   prompts: Sequence[Sequence[int]],
   *,
@@ -55,7 +77,6 @@ def time_sampler(
   repeats: int,
 ) -> tuple[Row, list[list[int]]]:
   """Times one batch of prompts; also returns the tokens that were generated."""
-  decoder = TimedDecoder(build)
   key = jax.random.key(0)
   run = lambda: decoder.run(params, prompts, key, numbers, len(prompts))
   first = run()  # compiles, and is slower than the others
@@ -72,5 +93,6 @@ def time_sampler(
     prefill_seconds=summarise([p.prefill_seconds for p in passes]).median,
     compile_seconds=decoder.compile_seconds,
     repeats=repeats,
+    prompt_length=max(map(len, prompts)),
   )
   return row, [r.tokens for r in first.results]

@@ -146,5 +146,6 @@ def time_generate(
     prefill_seconds=prefill,
     compile_seconds=None,
     repeats=repeats,
+    prompt_length=max(map(len, prompts)),
   )
   return row, tokens

@@ -1,21 +1,29 @@
-"""Measure speed: bench decoding|parallel|roofline|training [flags]; `bench NAME --help` tells those of one.
+"""Measure speed: bench compile|decoding|parallel|roofline|training; `bench NAME --help` tells the flags.
 
 decoding: tokens/s of AR and SBD on the device at hand. training: time and memory of an update
 against the length of rows and the size of the vocabulary. parallel: latency of a forward against the
 tokens it carries, and where more of them stop being free. roofline: what a forward must cost on
-hardware that need not be at hand, from its bandwidth and arithmetic.
+hardware that need not be at hand, from its bandwidth and arithmetic. compile: what compiling costs,
+and that it does not grow with depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbdjax.cli import bench_decoding, bench_parallel, bench_roofline, bench_training
+from sbdjax.cli import (
+  bench_compile,
+  bench_decoding,
+  bench_parallel,
+  bench_roofline,
+  bench_training,
+)
 from sbdjax.cli.common import Parser, nearest
 from sbdjax.errors import UsageError
 
 # name -> argv -> exit code
 BENCHES: dict[str, Callable[[list[str]], int]] = {
+  "compile": bench_compile.main,
   "decoding": bench_decoding.main,
   "parallel": bench_parallel.main,
   "roofline": bench_roofline.main,

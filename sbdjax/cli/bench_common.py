@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache as cache_lib
 
 from sbdjax.cli.common import to_dataclass
 from sbdjax.cli.train import LOSSES
@@ -62,6 +64,22 @@ def make_update(lm: LM | SigmaLM, loss: str, settings: Any) -> Update:
   return Update(layout, layout.compile_train(step, state), state, init)
 
 
-def compilation_cache() -> bool:
+def uses_cache() -> bool:
   """Whether programs may come from the persistent cache instead of being compiled."""
   return bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache)
+
+
+@contextlib.contextmanager
+def without_cache() -> Iterator[None]:
+  """Everything inside is compiled, whatever the persistent compilation cache holds."""
+  before = jax.config.jax_enable_compilation_cache
+
+  def switch(on: bool):
+    jax.config.update("jax_enable_compilation_cache", on)
+    cache_lib.reset_cache()  # JAX asks the setting once only
+
+  switch(False)
+  try:
+    yield
+  finally:
+    switch(before)

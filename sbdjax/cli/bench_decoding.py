@@ -1,10 +1,11 @@
 """Measure speed: bench decoding [--checkpoint=...] [--batch_sizes=1,32] [--decoder.FIELD=VALUE ...] [--json]
 
-tokens/s of AR and, for a model with a mask token, of SBD, at each batch size; beside
-`transformers` generate on the same weights where torch and transformers are installed (the
-extra `parity`). Every row generates exactly --max_tokens tokens: an end of text does not stop it.
-Speeds are medians of --repeats runs with the slowest and the fastest; compiling and the prompts'
-forwards are apart.
+tokens/s of AR and, for a model with a mask token, of SBD with each of --block_sizes, at each batch
+size and length of the prompt; beside `transformers` generate on the same weights where torch and
+transformers are installed (the extra `parity`). Every row generates exactly --max_tokens tokens: an
+end of text does not stop it. Speeds are medians of --repeats runs with the slowest and the fastest;
+compiling and the prompts' forwards are apart. --overhead also times loops of the samplers' forwards
+alone, and says how much longer the samplers' own steps take.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import os
 from typing import Any
@@ -21,8 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.bench import torch_llama
-from sbdjax.bench.decoding import Row, time_sampler
+from sbdjax.bench.decoding import Row, time_sampler, with_overhead
+from sbdjax.bench.overhead import Forward
+from sbdjax.bench.overhead import measure as measure_overhead
+from sbdjax.bench.timing import TimedDecoder
 from sbdjax.cli import decoders, flags, record
+from sbdjax.cli.bench_common import uses_cache
 from sbdjax.cli.common import Parser, split_overrides, to_dataclass
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data.config import DataConfig
@@ -53,39 +59,63 @@ def read_prompts(model: Pretrained, count: int, length: int) -> list[list[int]]:
 _STORY_VOCABULARY = 512
 
 
-def _configs(model: Pretrained, texts: dict[str, str], max_tokens: int) -> list[DecoderConfig]:
-  """AR, and SBD with the settings given, where the model can do it."""
+def _configs(model: Pretrained, args: argparse.Namespace, texts: dict[str, str]):
+  """AR, and SBD with the settings given and each block size, where the model can do it."""
   fields = flags.parse_fields(DecoderConfig, texts, "decoder")
   for name in ("name", "max_tokens"):
     if name in fields:
       raise UsageError(f"bench times every method: leave out --decoder.{name} (see --max_tokens)")
+  if "block_size" in fields and args.block_sizes:
+    raise UsageError("give either --block_sizes or --decoder.block_size")
   if model.lm.config.mask_id is None:
-    if fields:
-      raise UsageError("this checkpoint has no mask token, so only AR is timed: drop --decoder.*")
-    return [DecoderConfig(name="ar", max_tokens=max_tokens)]
-  fixed = {"max_tokens": max_tokens}
-  timed = to_dataclass(DecoderConfig, {"name": "sbd"} | fixed | fields, "decoder")
-  timed = decoders.for_checkpoint(timed, model.generation, fields)
-  decoders.check_used(timed, fields)
-  return [DecoderConfig(name="ar", **fixed), timed]
+    if fields or args.block_sizes:
+      raise UsageError(
+        "this checkpoint has no mask token, so only AR is timed: drop --decoder.* and --block_sizes"
+      )
+    return [DecoderConfig(name="ar", max_tokens=args.max_tokens)]
+  sizes = flags.parse_ints(args.block_sizes, "--block_sizes") if args.block_sizes else (None,)
+  fixed, timed = {"max_tokens": args.max_tokens}, []
+  for size in sizes:
+    given = fields | ({"block_size": size} if size else {})
+    config = to_dataclass(DecoderConfig, {"name": "sbd"} | fixed | given, "decoder")
+    config = decoders.for_checkpoint(config, model.generation, given)
+    decoders.check_used(config, given)
+    timed.append(config)
+  return [DecoderConfig(name="ar", **fixed), *timed]
+
+
+def _forwards(config: DecoderConfig) -> list[Forward]:
+  """The kinds of forward that a sampler runs."""
+  k = config.block_size
+  return {"ar": [Forward(1, 0, 1)], "sbd": [Forward(0, k, k), Forward(k, k, k)]}[config.name]
 
 
 def _time_ours(
-  model: Pretrained, config: DecoderConfig, prompts: list[list[int]], repeats: int
+  model: Pretrained, config: DecoderConfig, prompts: list[list[int]], repeats: int, overhead: bool
 ) -> tuple[Row, list[list[int]]]:
   shown = " ".join(
     f"{k}={v}"
     for k, v in decoders.settings_of(config).items()
     if k not in ("name", "max_tokens", "temperature")
   )
-  return time_sampler(
-    f"{config.name} {shown}".strip(),
-    lambda numbers: decoders.make_sampler(model.lm, config, (), numbers),
-    model.params,
-    prompts,
-    numbers=decoders.numbers_of(config),
-    repeats=repeats,
-  )
+  decoder = TimedDecoder(lambda numbers: decoders.make_sampler(model.lm, config, (), numbers))
+  numbers = decoders.numbers_of(config)
+  name = f"{config.name} {shown}".strip()
+  row, tokens = time_sampler(name, decoder, model.params, prompts, numbers=numbers, repeats=repeats)
+  if overhead:
+    found = measure_overhead(
+      model.lm,
+      model.params,
+      decoder,
+      _forwards(config),
+      prompts[0],
+      batch_size=len(prompts),
+      max_tokens=config.max_tokens,
+      numbers=numbers,
+      repeats=repeats,
+    )
+    row = with_overhead(row, found)
+  return row, tokens
 
 
 def agreement(ours: list[list[int]], theirs: list[list[int]]) -> float:
@@ -97,36 +127,37 @@ def agreement(ours: list[list[int]], theirs: list[list[int]]) -> float:
 def decoding(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
   """Times everything; returns the record that --json prints."""
   sizes = flags.parse_ints(args.batch_sizes, "--batch_sizes")
-  for name in ("max_tokens", "prompt_length"):
-    flags.at_least(getattr(args, name), 2, f"--{name}")
+  lengths = flags.parse_ints(args.prompt_length, "--prompt_length")
+  flags.at_least(args.max_tokens, 2, "--max_tokens")
+  flags.at_least(min(lengths), 2, "--prompt_length")
   flags.at_least(args.repeats, 5, "--repeats")
   model = load_pretrained(args.checkpoint, dtype=args.dtype)
   shape = model.lm.config
-  configs = _configs(model, texts, args.max_tokens)
-  prompts = read_prompts(model, max(sizes), args.prompt_length)
+  configs = _configs(model, args, texts)
+  prompts = read_prompts(model, max(sizes), max(lengths))
   check_context(prompts, args.max_tokens, shape.max_seq_len, shape.vocab_size)
   with_torch = torch_llama.is_available() and not args.no_torch
   rows, agreements = [], {}
-  for size in sizes:
-    texts_of = {}
+  for length, size in itertools.product(lengths, sizes):
+    cut, texts_of = [p[:length] for p in prompts[:size]], {}
     for config in configs:
-      row, texts_of[config.name] = _time_ours(model, config, prompts[:size], args.repeats)
+      row, texts_of[config.name] = _time_ours(model, config, cut, args.repeats, args.overhead)
       rows.append(row)
     for threads in sorted({1, os.cpu_count() or 1}) if with_torch else ():
       row, tokens = torch_llama.time_generate(
-        shape, model.params, prompts[:size], args.max_tokens, args.repeats, threads
+        shape, model.params, cut, args.max_tokens, args.repeats, threads
       )
       rows.append(row)
-      agreements[str(size)] = agreement(texts_of["ar"], tokens)
+      agreements[str(size)] = min(agreements.get(str(size), 1.0), agreement(texts_of["ar"], tokens))
   versions = {n: importlib.metadata.version(n) for n in ("torch", "transformers") if with_torch}
   return {
     "bench": "decoding",
     "checkpoint": args.checkpoint,
     "dtype": shape.compute_dtype,
-    "prompt_length": args.prompt_length,
     "max_tokens": args.max_tokens,
     "rows": [dataclasses.asdict(row) for row in rows],
     "same_greedy_tokens_as_transformers": agreements,
+    "compilation_cache": uses_cache(),
     **record.provenance(),
     "transformers": versions,
   }
@@ -136,21 +167,25 @@ def show_decoding(found: dict[str, Any], console: Console):
   """The record as a table, each speed beside AR's of the same batch size."""
   title = f"{found['checkpoint']}, {found['max_tokens']} tokens a prompt, {found['device']}"
   table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+  rows = [Row(**entry) for entry in found["rows"]]
+  with_overhead = any(row.overhead is not None for row in rows)
   table.add_column("decoder", max_width=34)
-  for head in ("batch", "tokens/s\nmedian", "slowest\nfastest", "x AR", "TPF", "compile\nseconds"):
+  heads = ("batch", "prompt", "tokens/s\nmedian", "slowest\nfastest", "x AR", "TPF")
+  for head in (*heads, *["over\nforward"] * with_overhead, "compile\nseconds"):
     table.add_column(head, justify="right", no_wrap=True)
-  reference = {
-    row["batch_size"]: row["tokens_per_second"] for row in found["rows"] if row["decoder"] == "ar"
-  }
-  for entry in found["rows"]:
-    row = Row(**entry)
+  place = lambda row: (row.batch_size, row.prompt_length)
+  reference = {place(row): row.tokens_per_second for row in rows if row.decoder == "ar"}
+  for row in rows:
+    over = "" if row.overhead is None else f"{row.overhead:+.1%}"
     table.add_row(
       row.decoder,
       str(row.batch_size),
+      str(row.prompt_length),
       f"{row.tokens_per_second:,.0f}",
       f"{row.low:,.0f}\n{row.high:,.0f}",
-      f"{row.tokens_per_second / reference[row.batch_size]:.2f}",
+      f"{row.tokens_per_second / reference[place(row)]:.2f}",
       f"{row.tokens_per_forward:.2f}",
+      *[over] * with_overhead,
       "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f}",
     )
   console.print(table)
@@ -164,7 +199,9 @@ def _parser() -> Parser:
   add("--checkpoint", default="stories260K", help="embedded name, checkpoint file or workdir")
   add("--batch_sizes", default="1,32", help="prompts decoded together, separated by commas")
   add("--max_tokens", type=int, default=200, help="tokens generated for each prompt")
-  add("--prompt_length", type=int, default=16, help="tokens of each prompt")
+  add("--block_sizes", default="", help="of SBD, separated by commas; empty: --decoder.block_size")
+  add("--prompt_length", default="16", help="tokens of each prompt; several, separated by commas")
+  add("--overhead", action="store_true", help="time the forwards alone, too")
   add("--repeats", type=int, default=5, help="timed runs, at least 5")
   add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
   add("--no_torch", action="store_true", help="leave out transformers even if it is installed")

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from sbdjax.bench.training import Row, make_batch, time_step
 from sbdjax.cli import flags, record
-from sbdjax.cli.bench_common import build_model, compilation_cache, make_update
+from sbdjax.cli.bench_common import build_model, make_update, uses_cache
 from sbdjax.cli.common import Parser, split_overrides, to_dataclass
 from sbdjax.cli.train import LOSSES
 from sbdjax.nn.transformer import TransformerConfig
@@ -66,7 +66,7 @@ def measure(
     "model": shape,
     "batch_size": args.batch_size,
     "rows": [dataclasses.asdict(row) for row in rows],
-    "compilation_cache": compilation_cache(),
+    "compilation_cache": uses_cache(),
     **record.provenance(),
   }
 

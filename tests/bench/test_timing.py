@@ -64,8 +64,10 @@ def test_speed_is_tokens_by_decoding_time(decoder):
 def test_a_row_of_the_benchmark():
   endless = lambda numbers: decoders.make_sampler(LM, CONFIG, (), numbers)
   numbers = decoders.numbers_of(CONFIG)
-  row, tokens = time_sampler("sbd", endless, PARAMS, PROMPTS, numbers=numbers, repeats=5)
+  decoder = timing.TimedDecoder(endless)
+  row, tokens = time_sampler("sbd", decoder, PARAMS, PROMPTS, numbers=numbers, repeats=5)
   assert [len(t) for t in tokens] == [9] * 5 and row.tokens == 45 and row.batch_size == 5
+  assert row.prompt_length == 4
   assert row.low <= row.tokens_per_second <= row.high and row.repeats == 5
   assert row.tokens_per_forward == pytest.approx(9 / row.nfe)
 

@@ -1,0 +1,69 @@
+"""How long programs of a model take to compile; nothing of the model's size is ever allocated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sbdjax.bench.timing import Program, TimedDecoder, compile_for
+from sbdjax.decode.base import Sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One measurement.
+
+  Attributes:
+    program: what was compiled.
+    num_layers: of the model.
+    seconds: wall-clock of tracing, lowering and compiling.
+    cpu_seconds: processor time of the same, over all threads.
+    temporary_bytes: what the program would need beside arguments and results.
+  """
+
+  program: str
+  num_layers: int
+  seconds: float
+  cpu_seconds: float
+  temporary_bytes: int
+
+
+def _row(name: str, num_layers: int, programs: Sequence[Program]) -> Row:
+  return Row(
+    name,
+    num_layers,
+    sum(p.compile_seconds for p in programs),
+    sum(p.compile_cpu_seconds for p in programs),
+    max(p.temporary_bytes for p in programs),
+  )
+
+
+def time_update(name: str, num_layers: int, step: Callable, state: Any, batch: dict) -> Row:
+  """Compiles a jitted update for an abstract state and a batch, of which only shapes matter."""
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+  return _row(name, num_layers, [compile_for(step, state, shapes)])
+
+
+def time_sampler(
+  name: str,
+  num_layers: int,
+  build: Callable[[Any], Sampler],
+  params: Any,
+  *,
+  numbers: Any,
+  batch_size: int,
+  prompt_length: int,
+) -> Row:
+  """Compiles a sampler, the prompt's forward and the loop, for abstract parameters."""
+  args = (
+    numbers,
+    params,
+    jax.ShapeDtypeStruct((batch_size, prompt_length), jnp.int32),
+    jax.ShapeDtypeStruct((batch_size,), jnp.int32),
+    jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch_size)),
+  )
+  return _row(name, num_layers, TimedDecoder(build).programs(*args))
