@@ -112,8 +112,9 @@ def ngrams(size: int, n: int, candidates: int) -> Pool:
     there_BxG = (position_BxG >= 0) & (position_BxG + n - 1 <= reach_B[:, None])
     new_BxGxN = jnp.where(there_BxG[..., None], new_BxGxN, -1)
     every = jnp.concatenate([new_BxGxN, pool_BxSxN], axis=1)
-    equal_BxMxM = jnp.all(every[:, :, None] == every[:, None], axis=-1)
-    again_BxM = jnp.any(jnp.tril(equal_BxMxM, -1), axis=2)
+    # What is in the pool already is distinct: a repetition repeats a new one before it.
+    equal_BxMxG = jnp.all(every[:, :, None] == new_BxGxN[:, None], axis=-1)
+    again_BxM = jnp.any(jnp.tril(equal_BxMxG, -1), axis=2)
     gone_BxM = again_BxM | (every[..., 0] < 0)
     kept_BxS = jnp.argsort(gone_BxM, axis=1, stable=True)[:, :size]
     pool = jnp.take_along_axis(every, kept_BxS[..., None], axis=1)
