@@ -15,15 +15,17 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import masks, pytree
-from sbdjax.kernels import tile_map
+from sbdjax.kernels import parts, tile_map
 from sbdjax.kernels.flash import EMPTY, HIDDEN
+from sbdjax.kernels.parts import Part
 from sbdjax.kernels.tile_map import TileMap
 
 # Windows up to this many tokens; longer ones (prefill) are the flash kernels'.
 MAX_WINDOW = 64
 
-# (q_BxKxRxDh, k_BxKxSxDh, v_BxKxSxDh, tile_map, scale)
-#   -> (o_BxKxPxRxDh, lse_BxKxPxR), float32: attention over the cache in P parts.
+# (q_BxKxRxDh, k_NxBxKxSxDh, v_NxBxKxSxDh, layer, tile_map, scale)
+#   -> (o_BxKxPxRxDh, lse_BxKxPxR), float32: attention over one layer of the cache, in P parts.
+# `layer` is an int32 scalar of the running program (`parts.Layer` says why all layers are given).
 # R = G T rows, row g T + t for token t of the g-th query head of a key head; the map's bounds are
 # those of T queries in one tile. A row that sees nothing of a part gives zeros and EMPTY there.
 # S need not be whole tiles, and what lies behind the last key is not defined.
@@ -55,8 +57,8 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int, *, block_k: int) -> 
 
 def decode(
   q_BxHxTxDh: jax.Array,
-  keys: tuple[jax.Array, jax.Array],
-  values: tuple[jax.Array, jax.Array],
+  keys: tuple[Part, jax.Array],
+  values: tuple[Part, jax.Array],
   plan: Plan,
   *,
   partial: Partial,
@@ -65,16 +67,18 @@ def decode(
   """Attention over (cache, new) keys, [B, H, T, Dh] in q's dtype; not differentiable.
 
   Args:
-    keys: ([B, K, S, Dh] of the cache, [B, K, T, Dh] new ones).
+    keys: (the cache's [B, K, S, Dh] or a layer of it, new ones [B, K, T, Dh]).
     values: likewise.
     partial: the device's kernel over the cache.
   """
   batch, _, length, head_dim = q_BxHxTxDh.shape
-  q = q_BxHxTxDh.reshape(batch, keys[0].shape[1], -1, head_dim)
-  o_cache, lse_cache = partial(q, keys[0], values[0], plan.cache, scale)
+  q = q_BxHxTxDh.reshape(batch, keys[1].shape[1], -1, head_dim)
+  (k, layer), (v, _) = parts.as_layer(keys[0]), parts.as_layer(values[0])
+  o_cache, lse_cache = partial(q, k, v, layer, plan.cache, scale)
   o_new, lse_new = dense_partial(q, keys[1], values[1], plan.new, scale)
-  parts = jnp.concatenate([o_cache, o_new], axis=2), jnp.concatenate([lse_cache, lse_new], axis=2)
-  return merge(*parts).astype(q.dtype).reshape(q_BxHxTxDh.shape)
+  join = lambda *x: jnp.concatenate(x, axis=2)
+  out = merge(join(o_cache, o_new), join(lse_cache, lse_new))
+  return out.astype(q.dtype).reshape(q_BxHxTxDh.shape)
 
 
 def merge(o_BxKxPxRxDh: jax.Array, lse_BxKxPxR: jax.Array) -> jax.Array:
@@ -91,7 +95,7 @@ def fold(bounds: jax.Array, rows: int) -> jax.Array:
 
 
 def dense_partial(q_BxKxRxDh, k_BxKxSxDh, v_BxKxSxDh, bounds, scale) -> tuple[jax.Array, jax.Array]:
-  """A `Partial` in plain jnp, one part, by bounds [B or 1, 2 I, T]: for the few new keys."""
+  """What a `Partial` gives for one part, in plain jnp, by bounds [B or 1, 2 I, T]."""
   bounds = fold(bounds, q_BxKxRxDh.shape[2])
   rows = tuple(bounds[:, i] for i in range(bounds.shape[1]))
   visible = masks.visible(rows, jnp.arange(k_BxKxSxDh.shape[2], dtype=jnp.int32))[:, None]

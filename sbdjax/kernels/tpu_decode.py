@@ -43,7 +43,9 @@ def _visits(cache: TileMap, batch: int) -> tpu_visits.Visits:
   return tpu_visits.make(count, rows(cache.row_tiles), rows(cache.row_full))
 
 
-def _kernel(codes_ref, q_ref, k_ref, v_ref, bounds_ref, o_ref, lse_ref, *scratch, scale, num_slots):
+def _kernel(codes_ref, layer_ref, q_ref, k_ref, v_ref, bounds_ref, *refs, scale, num_slots):
+  del layer_ref  # of the index maps alone
+  o_ref, lse_ref, *scratch = refs
   visit = tpu_visits.unpack(codes_ref[pl.program_id(1)])
   heads, block, _ = k_ref.shape
   first_slot = visit.inner * block
@@ -75,33 +77,33 @@ def _kernel(codes_ref, q_ref, k_ref, v_ref, bounds_ref, o_ref, lse_ref, *scratch
       o_ref[h], lse_ref[h] = tpu_softmax.finish(*(ref.at[h] for ref in scratch))
 
 
-def partial(q_BxKxRxDh, k_BxKxSxDh, v_BxKxSxDh, cache: TileMap, scale):
+def partial(q_BxKxRxDh, k_NxBxKxSxDh, v_NxBxKxSxDh, layer, cache: TileMap, scale):
   """A `decode.Partial` in one part: TPU cores run one step after the other."""
   batch, kv_heads, rows, head_dim = q_BxKxRxDh.shape
   block = cache.block_k
   padding = -rows % _SUBLANES
   q = jnp.pad(q_BxKxRxDh, ((0, 0), (0, 0), (0, padding), (0, 0)))
   bounds = jnp.pad(decode.fold(cache.bounds, rows), ((0, 0), (0, 0), (0, padding)))
-  heads = _heads_a_step(kv_heads, block * head_dim * k_BxKxSxDh.dtype.itemsize)
+  heads = _heads_a_step(kv_heads, block * head_dim * k_NxBxKxSxDh.dtype.itemsize)
   visits = _visits(cache, batch)
   shared = bounds.shape[0] == 1
   row_of = lambda t, codes: tpu_visits.outer_of(codes[t])
   of_row = lambda *block: pl.BlockSpec(
-    (None, heads, *block), lambda g, t, codes: (row_of(t, codes), g, 0, 0)
+    (None, heads, *block), lambda g, t, codes, layer: (row_of(t, codes), g, 0, 0)
   )
   of_tile = pl.BlockSpec(
-    (None, heads, block, head_dim),
-    lambda g, t, codes: (row_of(t, codes), g, tpu_visits.inner_of(codes[t]), 0),
+    (None, None, heads, block, head_dim),
+    lambda g, t, codes, layer: (layer[0], row_of(t, codes), g, tpu_visits.inner_of(codes[t]), 0),
   )
   of_bounds = pl.BlockSpec(
     (None, bounds.shape[1], rows + padding),
-    lambda g, t, codes: (0 if shared else row_of(t, codes), 0, 0),
+    lambda g, t, codes, layer: (0 if shared else row_of(t, codes), 0, 0),
   )
   number = pltpu.VMEM((heads, 1, rows + padding), jnp.float32)
   o_BxKxDhxR, lse = pl.pallas_call(
-    functools.partial(_kernel, scale=scale, num_slots=k_BxKxSxDh.shape[2]),
+    functools.partial(_kernel, scale=scale, num_slots=k_NxBxKxSxDh.shape[3]),
     grid_spec=pltpu.PrefetchScalarGridSpec(
-      num_scalar_prefetch=1,
+      num_scalar_prefetch=2,
       grid=(kv_heads // heads, visits.count),
       in_specs=[of_row(rows + padding, head_dim), of_tile, of_tile, of_bounds],
       out_specs=[of_row(head_dim, rows + padding), of_row(1, rows + padding)],
@@ -117,5 +119,5 @@ def partial(q_BxKxRxDh, k_BxKxSxDh, v_BxKxSxDh, cache: TileMap, scale):
     ],
     compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
     name="decode",
-  )(visits.codes, q, k_BxKxSxDh, v_BxKxSxDh, bounds)
+  )(visits.codes, layer[None], q, k_NxBxKxSxDh, v_NxBxKxSxDh, bounds)
   return o_BxKxDhxR.swapaxes(2, 3)[:, :, None, :rows], lse[..., :rows]

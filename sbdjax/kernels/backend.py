@@ -1,0 +1,161 @@
+"""Attention backends by name: what the network calls.
+
+auto        by the devices: pallas_tpu on TPU, pallas_gpu on Hopper GPUs, else xla
+xla         plain XLA, any device (`kernels.xla`)
+pallas_tpu  our kernels for TPU (`kernels.tpu`)
+pallas_gpu  our kernels for Hopper GPUs (`kernels.gpu`)
+cudnn       cuDNN's, for the few masks it knows (`kernels.cudnn`); to compare with
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from sbdjax import masks
+from sbdjax.errors import UsageError
+from sbdjax.kernels import decode, sharded, tile_map, xla
+from sbdjax.kernels.flash import Shell, flash
+from sbdjax.kernels.parts import Part, read
+from sbdjax.kernels.tile_map import TileMap
+
+_log = logging.getLogger(__name__)
+
+NAMES = ("auto", "xla", "pallas_tpu", "pallas_gpu", "cudnn")
+
+
+class Backend(NamedTuple):
+  """How attention is computed.
+
+  Attributes:
+    plan: (mask, T, S) -> a pytree of the mask, made once a forward and shared by all layers.
+    attend: (q_BxHxTxDh, keys, values, plan) -> [B, H, T, Dh] in q's dtype, scaled by
+      Dh^-0.5, softmax in float32; a query that sees nothing gives zeros. Keys and values are
+      parts (`parts.Part`) whose concatenation along S is what the mask numbers: this forward's T
+      alone, or a cache's S - T slots and they. With a cache it need not be differentiable.
+  """
+
+  plan: Callable[[masks.Mask, int, int], Any]
+  attend: Callable[[jax.Array, tuple[Part, ...], tuple[Part, ...], Any], jax.Array]
+
+
+class Device(NamedTuple):
+  """The kernels of one kind of device.
+
+  Attributes:
+    shell: flash attention.
+    tile: (T, S) -> (block_q, block_k), for `shell`.
+    prepare: `TileMap` -> what `shell` takes as its plan; leaves [B or 1, ...].
+    partial: attention over one layer of a cache.
+    slots: cache slots S -> block_k, for `partial`.
+  """
+
+  shell: Shell
+  tile: Callable[[int, int], tuple[int, int]]
+  prepare: Callable[[TileMap], Any]
+  partial: decode.Partial
+  slots: Callable[[int], int]
+
+
+def of_device(device: Device) -> Backend:
+  """The backend of a device's kernels.
+
+  Windows of up to `decode.MAX_WINDOW` tokens over a cache go to its `partial`. For longer ones
+  (prefill) the parts are concatenated.
+  """
+  shell = sharded.shard(device.shell)
+
+  def partial(q, k, v, layer, cache, scale):
+    kernel = lambda q, k, v, layer, cache: device.partial(q, k, v, layer, cache, scale)
+    return sharded.per_device(kernel, (q, k, v), cache, (layer,))
+
+  def plan(mask, num_queries, num_keys):
+    if num_queries < num_keys and num_queries <= decode.MAX_WINDOW:
+      block_k = device.slots(num_keys - num_queries)
+      return decode.plan(mask, num_queries, num_keys, block_k=block_k)
+    block_q, block_k = device.tile(num_queries, num_keys)
+    tiles = tile_map.make(mask, num_queries, num_keys, block_q=block_q, block_k=block_k)
+    return device.prepare(tiles)
+
+  def attend(q, keys, values, plan):
+    scale = q.shape[-1] ** -0.5
+    if isinstance(plan, decode.Plan):
+      return decode.decode(q, keys, values, plan, partial=partial, scale=scale)
+    k, v = (_join(parts) for parts in (keys, values))
+    return flash(q, k, v, plan, shell=shell, scale=scale)
+
+  return Backend(plan, attend)
+
+
+def _join(parts: tuple[Part, ...]) -> jax.Array:
+  arrays = [read(part) for part in parts]
+  return arrays[0] if len(arrays) == 1 else jax.numpy.concatenate(arrays, axis=2)
+
+
+def _xla() -> Backend:
+  def attend(q, keys, values, plan):
+    return xla.attend(q, tuple(map(read, keys)), tuple(map(read, values)), plan)
+
+  return Backend(xla.plan, attend)
+
+
+# Imported when they are asked for: a device's kernels need a JAX that knows the device.
+_MAKE: dict[str, Callable[[], Backend]] = {
+  "xla": _xla,
+  "pallas_tpu": lambda: of_device(_kernels("tpu").DEVICE),
+  "pallas_gpu": lambda: of_device(_kernels("gpu").DEVICE),
+  "cudnn": lambda: _kernels("cudnn").BACKEND,
+}
+
+
+def _kernels(name: str) -> Any:
+  return importlib.import_module(f"sbdjax.kernels.{name}")
+
+
+@functools.cache
+def _made(name: str) -> Backend:
+  return _MAKE[name]()
+
+
+def get(name: str) -> Backend:
+  """The backend of one of NAMES; `auto` is decided for the devices of the program being traced.
+
+  Raises:
+    UsageError: the backend cannot be had with the installed JAX.
+  """
+  return _made(_choice(*_device()) if name == "auto" else name)
+
+
+def _device() -> tuple[str, str]:
+  """(platform, kind) of the devices the program being traced is for."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  if device is None:
+    device = jax.devices()[0]
+  return device.platform, device.device_kind
+
+
+@functools.cache
+def _choice(platform: str, kind: str) -> str:
+  """What `auto` stands for; cached, so that it is told once."""
+  if platform == "tpu":
+    name = "pallas_tpu"
+  elif platform in ("gpu", "cuda") and any(hopper in kind for hopper in ("H100", "H200")):
+    name = _if_available("pallas_gpu")
+  else:
+    name = "xla"
+  _log.info("attention backend on %s: %s", kind, name)
+  return name
+
+
+def _if_available(name: str) -> str:
+  try:
+    _made(name)
+  except (ImportError, UsageError) as e:
+    _log.warning("attention backend %s is not available (%s): using xla", name, e)
+    return "xla"
+  return name

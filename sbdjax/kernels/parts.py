@@ -1,0 +1,41 @@
+"""Keys and values of attention come in parts: a cache's, and those of this forward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+
+
+class Layer(NamedTuple):
+  """One layer of a buffer that holds all of them.
+
+  Kernels read their tiles from the buffer itself. A layer cut out of it would be copied for them,
+  which costs as much again as attention over a long cache, and twice.
+
+  Attributes:
+    buffer: [N, B, K, S, Dh].
+    index: int32 scalar in [0, N).
+  """
+
+  buffer: jax.Array
+  index: jax.Array
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.buffer.shape[1:]
+
+
+Part = jax.Array | Layer
+
+
+def read(part: Part) -> jax.Array:
+  """The array [B, K, S, Dh] of a part."""
+  if isinstance(part, Layer):
+    return jax.lax.dynamic_index_in_dim(part.buffer, part.index, keepdims=False)
+  return part
+
+
+def as_layer(part: Part) -> Layer:
+  """A part as the layer of a buffer; an array is a buffer of one."""
+  return part if isinstance(part, Layer) else Layer(part[None], jax.numpy.int32(0))
