@@ -18,3 +18,8 @@ $python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir=runs/ss
 $python experiments/curves.py --together \
   --metrics=eval/draft_nelbo,eval/target_nelbo --out=experiments/ssmd_protein/losses.png \
   --record=experiments/ssmd_protein/losses.jsonl "frozen trunk=runs/ssmd_frozen_cpu"
+
+# The NFE curve: the trunk alone, and with the causal block.
+$python experiments/ssmd_protein/sample.py --checkpoint=runs/ssmd_frozen_cpu \
+  --data.path="$proteins" --out=experiments/ssmd_protein/points.jsonl \
+  --picture=experiments/ssmd_protein/nfe.png

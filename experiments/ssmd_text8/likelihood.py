@@ -20,10 +20,10 @@ import sys
 
 import jax
 import numpy as np
-from sample import TABLE_2
 
 from sbdjax.cli import flags, record
 from sbdjax.cli.common import split_overrides, to_dataclass
+from sbdjax.cli.samples import TABLE_2
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
 from sbdjax.decode import mdm, windows

@@ -16,39 +16,22 @@ again, only what is missing is measured.
 from __future__ import annotations
 
 import argparse
-import functools
-import json
 import pathlib
 import sys
-import time
 
-import jax
 import numpy as np
 
-from sbdjax.cli import decoders, flags, record
+from sbdjax.cli import flags, samples
 from sbdjax.cli.common import split_overrides, to_dataclass
-from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
-from sbdjax.decode.generate import Decoder
 from sbdjax.evals.entropy import unigram_entropy
 from sbdjax.evals.generative import generative_nll
 from sbdjax.evals.judge import Judge
 from sbdjax.evals.spelling import spelling, vocabulary
 from sbdjax.interop.pretrained import load_pretrained
-from sbdjax.sigma_lm import SigmaLM
 
-TABLE_2 = ((1, 0.01), (1, 0.02), (1, 0.04), (1, 0.083), (2, 0.083), (3, 0.125), (4, 0.167))
 STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
-
-
-def grid(model, length: int, steps: tuple[int, ...], noise: str) -> list[DecoderConfig]:
-  """The settings a model is sampled with."""
-  common = dict(max_tokens=length, temperature=1.0)
-  if isinstance(model.lm, SigmaLM):
-    return [DecoderConfig("ssmd", **common, n_inner=n, dtau=dtau) for n, dtau in TABLE_2]
-  settings = [DecoderConfig("mdm", **common, steps=t, noise=noise) for t in steps if t <= length]
-  return [decoders.for_checkpoint(config, model.generation, ()) for config in settings]
 
 
 class Quality:
@@ -66,31 +49,6 @@ class Quality:
       scored = generative_nll(judge, opened.tokenizer, texts)
       out |= {"judge_nll": scored.nll, "judge_bits_per_character": scored.bits_per_character}
     return out | {"examples": texts[:2]}
-
-
-def measured(model, decoder, config: DecoderConfig, args, quality) -> dict:
-  """One line's numbers: means over samples."""
-  before = decoder.compile_seconds
-  key, numbers = jax.random.key(args.seed), decoders.numbers_of(config)
-  run = lambda n: list(
-    decoder.generate(model.params, [[]] * n, key, numbers, min(n, args.batch_size))
-  )
-  if not before:
-    run(args.batch_size)  # the first execution is slower than the others
-  compiled = decoder.compile_seconds - before
-  results = run(args.samples)
-  mean = lambda field: float(np.mean([getattr(r, field) for r in results]))
-  out = {
-    "nfe": mean("nfe"),
-    "nfe_std": float(np.std([r.nfe for r in results])),
-    "seconds_per_sample": sum(r.seconds / r.batch_size for r in results) / len(results),
-    "compile_seconds": compiled,
-  }
-  if results[0].causal_passes is not None:
-    accepted, drafted = sum(r.accepted for r in results), sum(r.drafted for r in results)
-    out |= {"trunk_passes": mean("trunk_passes"), "causal_passes": mean("causal_passes")}
-    out |= {"acceptance": accepted / drafted, "rejections": (drafted - accepted) / len(results)}
-  return out | quality([r.tokens for r in results])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -122,7 +80,6 @@ def main(argv: list[str] | None = None) -> int:
     judge = opened, Judge(opened.lm, opened.params)
   quality = Quality(vocabulary(tokenizer.decode(train.tokens)), tokenizer, judge)
 
-  lines = record.JsonLines(pathlib.Path(args.out))
   shared = {
     "samples": args.samples,
     "length": args.length,
@@ -131,37 +88,16 @@ def main(argv: list[str] | None = None) -> int:
     "judge": args.judge_note,
     "corpus": f"{pathlib.Path(data.path).name or 'text8'}, {len(train.tokens):,} characters",
   }
-
-  def once(settings: dict, measure):
-    settings = json.loads(json.dumps(settings | shared))
-    if any(line["settings"] == settings for line in lines.records):
-      return
-    start = time.perf_counter()
-    found = measure()
-    lines.append({"settings": settings, **found, **record.provenance()})
-    shown = {k: round(v, 4) for k, v in found.items() if isinstance(v, float)}
-    print(
-      settings["label"], settings.get("decoder", ""), shown, f"{time.perf_counter() - start:.0f} s"
-    )
-
+  recorder = samples.Recorder(args.out, shared)
   held_out = load_corpus(data, "test", tokenizer).tokens
   count = min(args.samples, len(held_out) // args.length)
   rows = np.asarray(held_out[: count * args.length]).reshape(count, args.length)
-  once({"label": "held-out text", "rows": count}, lambda: quality(rows.tolist()))
+  recorder.once({"label": "held-out text", "rows": count}, lambda: quality(rows.tolist()))
+  steps = [t for t in flags.parse_ints(args.steps, "--steps") if t <= args.length]
   for name, model in models.items():
-    compiled = {}
-    for config in grid(model, args.length, flags.parse_ints(args.steps, "--steps"), args.noise):
-      program = decoders.static_part(config)
-      if program not in compiled:
-        build = functools.partial(decoders.make_sampler, model.lm, config, ())
-        compiled[program] = Decoder(build, allow_empty=True)
-      settings = {
-        "label": name,
-        "decoder": decoders.settings_of(config),
-        "weights_crc32": record.fingerprint(model.params),
-      }
-      run = functools.partial(measured, model, compiled[program], config, args, quality)
-      once(settings, run)
+    configs = samples.grid(model, args.length, steps, args.noise)
+    how = dict(batch_size=args.batch_size, seed=args.seed, quality=quality)
+    recorder.sweep(name, model, configs, [[]] * args.samples, **how)
   return 0
 
 

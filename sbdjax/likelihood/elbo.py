@@ -109,6 +109,7 @@ def any_order(
   tokens_BxL: jax.Array,
   keys_B: jax.Array,
   num_samples: int = 1,
+  given_L: jax.Array | None = None,
 ) -> jax.Array:
   """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
 
@@ -119,22 +120,26 @@ def any_order(
   Args:
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV; see `decode.mdm.of_lm`.
     keys_B: one key a text.
+    given_L: bool, places that are known beforehand: never masked, and not counted among the D.
   """
   batch, length = tokens_BxL.shape
   length_B = jnp.full((batch,), length, jnp.int32)
+  given_L = jnp.zeros((length,), bool) if given_L is None else given_L
+  targets = length - jnp.sum(given_L)
 
   def sample(number):
     def noise(key):
       share = (jax.random.uniform(key) + number / num_samples) % 1.0
-      hidden = jnp.minimum(jnp.floor(share * length), length - 1).astype(jnp.int32) + 1
+      hidden = jnp.minimum(jnp.floor(share * targets), targets - 1).astype(jnp.int32) + 1
       order = jax.random.permutation(jax.random.fold_in(key, number), length)
+      order = jnp.argsort(jnp.argsort(jnp.where(given_L, length, order)))  # given places come last
       return order < hidden, hidden
 
     masked, hidden_B = jax.vmap(noise)(keys_B)
     logits = predict(params, jnp.where(masked, mask_id, tokens_BxL), length_B)
     log_p = jax.nn.log_softmax(suppress(logits, mask_id))
     log_p = jnp.take_along_axis(log_p, tokens_BxL[..., None], axis=2)[..., 0]
-    return length / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
+    return targets / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
 
   return jax.lax.map(sample, jnp.arange(num_samples)).T
 

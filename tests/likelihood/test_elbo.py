@@ -117,6 +117,23 @@ def test_the_any_order_bound_averages_one_token_at_a_time():
   assert got.mean(1).std() < 0.9 * got[:, 0].std() / samples**0.5
 
 
+def test_given_places_are_known_from_the_start():
+  """With one unknown place there is one order and one pass."""
+  table = np.random.default_rng(0).normal(size=(4**3, 3, 4)).astype(np.float32)
+  weight = 4 ** np.arange(3)
+
+  def predict(params, tokens, end):
+    return jnp.asarray(params)[tokens @ weight]
+
+  x = np.array([2, 0, 1])
+  given = np.array([True, False, True])
+  keys = jax.random.split(jax.random.key(0), 5)
+  got = elbo.any_order(predict, 3, table, jnp.tile(x, (5, 1)), keys, 2, given)
+  logits = table[np.array([2, 3, 1]) @ weight, 1, :3].astype(np.float64)
+  expected = logits[x[1]] - math.log(np.exp(logits).sum())
+  np.testing.assert_allclose(got, np.full((5, 2), expected), rtol=1e-5)
+
+
 def test_an_estimate_names_what_it_is():
   values = -np.array([[10.0, 14.0], [20.0, 24.0], [30.0, 34.0]]) * math.log(2)
   got = elbo.summarise("exact given random orders", values, 10)
