@@ -126,8 +126,8 @@ def test_configs_know_nothing_of_the_network():
 @pytest.mark.parametrize(
   ("module", "line"),
   [
-    ("masks.py", "from sbdjax import cache"),
-    ("masks.py", "from sbdjax.nn import rope"),
+    ("masks/rule.py", "from sbdjax import cache"),
+    ("masks/rule.py", "from sbdjax.nn import rope"),
     ("kernels/xla.py", "import sbdjax.lm"),
     ("losses/ntp.py", "from sbdjax.decode import base"),
     ("decode/ar.py", "from sbdjax.losses.ntp import shifted"),
