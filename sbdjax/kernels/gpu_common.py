@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sbdjax import masks, pytree
+from sbdjax import pytree
 from sbdjax.errors import UsageError
 from sbdjax.kernels import tile_map
 
@@ -45,9 +45,7 @@ class Plan:
   col_order: Array
 
 
-def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
-  """Prepares `mask` for T queries and S keys."""
-  tiles = tile_map.make(mask, num_queries, num_keys, block_q=BLOCK, block_k=BLOCK)
+def prepare(tiles: tile_map.TileMap) -> Plan:
   return Plan(tiles, _longest_first(tiles.row_count), _longest_first(tiles.col_count))
 
 
@@ -55,17 +53,18 @@ def _longest_first(count: Array) -> Array:
   return jnp.argsort(-count, axis=-1, stable=True).astype(jnp.int32)
 
 
-def check(dtype, head_dim: int, num_heads: int, num_kv_heads: int) -> None:
-  """Says in one line what these kernels cannot do.
-
-  Raises:
-    UsageError: an older JAX, another dtype or head size, or heads that do not divide.
-  """
+def check_jax() -> None:
+  """Raises UsageError where the installed JAX is older than the kernels need."""
   if jax.__version_info__[:2] < NEEDS_JAX:
     raise UsageError(
       f"attention.backend=pallas_gpu needs JAX {'.'.join(map(str, NEEDS_JAX))} or newer, this is "
       f"{jax.__version__}: upgrade JAX or set attention.backend=xla"
     )
+
+
+def check(dtype, head_dim: int) -> None:
+  """Raises UsageError, in one line, for what the kernels cannot do."""
+  check_jax()
   if jnp.dtype(dtype) not in map(jnp.dtype, DTYPES):
     raise UsageError(
       f"attention.backend=pallas_gpu computes in bfloat16 or float16, not {jnp.dtype(dtype).name}: "
@@ -76,14 +75,12 @@ def check(dtype, head_dim: int, num_heads: int, num_kv_heads: int) -> None:
       f"attention.backend=pallas_gpu has kernels for a head_dim of {HEAD_DIMS[0]} or {HEAD_DIMS[1]}, "
       f"not {head_dim}: set attention.backend=xla"
     )
-  if num_heads % num_kv_heads:
-    raise UsageError(f"{num_heads} query heads are no multiple of {num_kv_heads} key/value heads")
 
 
 def matrix(shape: tuple[int, ...], dtype) -> Any:
   """Shared memory for matrices [..., rows, columns] as TMA writes and WGMMA reads them."""
-  transforms = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-  return plgpu.SMEM(shape, dtype, transforms=transforms)
+  tiling = plgpu.TilingTransform((8, 128 // jnp.dtype(dtype).itemsize))
+  return plgpu.SMEM(shape, dtype, transforms=(tiling, plgpu.SwizzleTransform(128)))
 
 
 def rows_of(x_M: Array, shape: tuple[int, int]) -> Array:
@@ -94,10 +91,6 @@ def rows_of(x_M: Array, shape: tuple[int, int]) -> Array:
 def columns_of(x_N: Array, shape: tuple[int, int]) -> Array:
   """One value a column, over the rows."""
   return lax.broadcast_in_dim(x_N, shape, [1])
-
-
-def zeros(shape: tuple[int, ...], layout) -> Array:
-  return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), layout)
 
 
 def visible(bounds: Sequence[Array], keys: Array) -> Array:
@@ -136,10 +129,10 @@ class Stream(NamedTuple):
   free: Ref
 
 
-def barriers(stages: int, num_copies: int = 1) -> tuple[Any, Any]:
-  """(`ready`, `free`) of a stream whose tiles arrive in `num_copies` pieces."""
-  ready = plgpu.Barrier(num_arrivals=num_copies, num_barriers=stages)
-  return ready, plgpu.Barrier(num_arrivals=COMPUTE, num_barriers=stages)
+def barriers(stages: int, *, pieces: int = 1, readers: int = COMPUTE) -> tuple[Any, Any]:
+  """(`ready`, `free`) of a stream whose tiles arrive in `pieces` and are read by `readers`."""
+  ready = plgpu.Barrier(num_arrivals=pieces, num_barriers=stages)
+  return ready, plgpu.Barrier(num_arrivals=readers, num_barriers=stages)
 
 
 def load(

@@ -16,11 +16,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from sbdjax.kernels import gpu_common as common
-from sbdjax.kernels.flash import EMPTY
+from sbdjax.kernels import gpu_softmax as softmax
 
 _COMPUTE, _BLOCK, _ROWS = common.COMPUTE, common.BLOCK, common.WARPGROUP_ROWS
-_LAYOUT = plgpu.Layout.WGMMA
-_ROW = plgpu.Layout.WGMMA.reduce(1)
 
 
 def forward(
@@ -53,7 +51,7 @@ def forward(
   batch, heads, num_queries, dh = q_BxHxTxDh.shape
   kv_heads = k_BxKxSxDh.shape[1]
   dtype = q_BxHxTxDh.dtype
-  common.check(dtype, dh, heads, kv_heads)
+  common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
   stages = 2 * 128 // dh  # 128 KB of keys and values
   scale_log2 = scale * common.LOG2_E
@@ -86,7 +84,7 @@ def forward(
       rows = pl.ds(tile * _BLOCK + wg * _ROWS, _ROWS)
       plgpu.copy_gmem_to_smem(q_gmem.at[b, head, rows], q_smem.at[wg], q_ready.at[wg])
       bounds = [
-        plgpu.load(bounds_gmem.at[row, n, rows], layout=_ROW, optimized=False)
+        plgpu.load(bounds_gmem.at[row, n, rows], layout=softmax.ROW, optimized=False)
         for n in range(num_bounds)
       ]
       plgpu.barrier_wait(q_ready.at[wg])
@@ -99,8 +97,7 @@ def forward(
       # is at its softmax while the other multiplies.
       pl.when(wg == 1)(swap_turns)
 
-      def step(i, carry):
-        acc, top, total = carry
+      def step(i, state):
         key_tile, full = list_gmem[row, tile, i], full_gmem[row, tile, i]
         slot = common.take(keys, i)
 
@@ -111,47 +108,23 @@ def forward(
 
         s = pl.run_scoped(multiply, plgpu.ACC((_ROWS, _BLOCK), jnp.float32))
         common.give_back(keys, slot)
-
-        def masked():
-          index = plgpu.broadcasted_iota(jnp.int32, s.shape, 1, layout=_LAYOUT)
-          seen = common.visible(
-            [common.rows_of(x, s.shape) for x in bounds], index + key_tile * _BLOCK
-          )
-          return jnp.where(seen, s, -jnp.inf)
-
-        s = lax.cond(full == 1, lambda: s, masked)
-        # `top` stays finite, so a row that has seen nothing yet gives exp2(-inf), not NaN.
-        new_top = jnp.maximum(top, s.max(axis=1) * scale_log2)
-        alpha = jnp.exp2(top - new_top)
-        p = jnp.exp2(s * scale_log2 - common.rows_of(new_top, s.shape))
-        total = total * alpha + p.sum(axis=1)
-        acc = acc * common.rows_of(alpha, acc.shape)
-        # Keeps the softmax on this side of the barriers.
-        acc, total, new_top, p = lax.optimization_barrier((acc, total, new_top, p.astype(dtype)))
+        s = softmax.hide(s, full, bounds, key_tile * _BLOCK)
+        # The barrier of the compiler keeps the softmax on this side of those that follow.
+        state, p = lax.optimization_barrier(softmax.weigh(state, s, scale_log2, dtype))
 
         plgpu.barrier_arrive(turn)
         common.take(values, i)
         plgpu.barrier_wait(turn)
-        acc = _accumulate(acc, p, v_smem.at[slot], None if p_smem is None else p_smem.at[wg])
+        scratch = None if p_smem is None else p_smem.at[wg]
+        acc = softmax.accumulate(state.acc, p, v_smem.at[slot], scratch)
         common.give_back(values, slot)
-        return acc, new_top, total
+        return state._replace(acc=acc)
 
-      acc, top, total = lax.fori_loop(
-        0,
-        count,
-        step,
-        (
-          common.zeros((_ROWS, dh), _LAYOUT),
-          plgpu.layout_cast(jnp.full((_ROWS,), EMPTY, jnp.float32), _ROW),
-          common.zeros((_ROWS,), _ROW),
-        ),
-      )
+      state = lax.fori_loop(0, count, step, softmax.start(dh))
       pl.when(wg == 0)(swap_turns)
 
-      total_or_1 = jnp.where(total > 0.0, total, 1.0)
-      q_smem[wg] = (acc * common.rows_of(1.0 / total_or_1, acc.shape)).astype(dtype)
-      lse = (top + jnp.log2(total_or_1)) / common.LOG2_E
-      lse_smem[wg] = jnp.where(total > 0.0, lse, EMPTY)
+      o, lse_smem[wg] = softmax.finish(state)
+      q_smem[wg] = o.astype(dtype)
       plgpu.commit_smem()
       plgpu.copy_smem_to_gmem(q_smem.at[wg], o_gmem.at[b, head, rows])
       plgpu.copy_smem_to_gmem(lse_smem.at[wg], lse_gmem.at[b, head, rows])
@@ -191,10 +164,3 @@ def forward(
     plan.map.row_full,
   )
   return o, lse[..., :num_queries]
-
-
-def _accumulate(acc, p, v_ref, scratch):
-  """acc + p @ v, with p from registers; by way of `scratch` where it is given."""
-  if scratch is not None:
-    return acc + common.product(common.operand(p, scratch), v_ref)
-  return pl.run_state(lambda ref: plgpu.wgmma(ref, p, v_ref))(plgpu.ACC.init(acc))

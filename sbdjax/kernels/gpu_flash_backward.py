@@ -16,11 +16,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from sbdjax.kernels import gpu_common as common
+from sbdjax.kernels import gpu_softmax as softmax
 from sbdjax.kernels.flash import EMPTY
 
 _COMPUTE, _BLOCK, _ROWS = common.COMPUTE, common.BLOCK, common.WARPGROUP_ROWS
-_LAYOUT = plgpu.Layout.WGMMA
-_ROW, _COLUMN = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
+_COLUMN = plgpu.Layout.WGMMA.reduce(0)
 _STEP = 64  # keys of a step of `dq`, queries of one of `dkv`
 _STEPS = _BLOCK // _STEP
 _STAGES = 2
@@ -49,7 +49,7 @@ def dq(
   batch, heads, num_queries, dh = q_BxHxTxDh.shape
   kv_heads = k_BxKxSxDh.shape[1]
   dtype = q_BxHxTxDh.dtype
-  common.check(dtype, dh, heads, kv_heads)
+  common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
   scale_log2 = scale * common.LOG2_E
   tile_shape = (_ROWS, _STEP)
@@ -88,7 +88,7 @@ def dq(
       plgpu.copy_gmem_to_smem(d_o_gmem.at[b, head, rows], d_o_smem.at[wg], rows_ready.at[wg])
 
       def load_row(ref):
-        return plgpu.load(ref, layout=_ROW, optimized=False)
+        return plgpu.load(ref, layout=softmax.ROW, optimized=False)
 
       bounds = [load_row(bounds_gmem.at[row, n, rows]) for n in range(num_bounds)]
       lse_log2 = load_row(lse_gmem.at[b, head, rows]) * common.LOG2_E
@@ -106,13 +106,8 @@ def dq(
           # The exponentials need the first product only, while the second runs.
           s = plgpu.wgmma_accumulator_load(s_acc, wait_n=1)
 
-          def masked():
-            index = plgpu.broadcasted_iota(jnp.int32, tile_shape, 1, layout=_LAYOUT)
-            seen = common.visible([common.rows_of(x, tile_shape) for x in bounds], index + key)
-            return jnp.where(seen, s, -jnp.inf)
-
-          s_seen = lax.cond(full == 1, lambda: s, masked)
-          p = jnp.exp2(s_seen * scale_log2 - common.rows_of(lse_log2, tile_shape))
+          s = softmax.hide(s, full, bounds, key)
+          p = jnp.exp2(s * scale_log2 - common.rows_of(lse_log2, tile_shape))
           return p, dp_acc[...]
 
         accumulator = plgpu.ACC(tile_shape, jnp.float32)
@@ -193,7 +188,7 @@ def dkv(
   batch, heads, num_queries, dh = q_BxHxTxDh.shape
   kv_heads = k_BxKxSxDh.shape[1]
   dtype = k_BxKxSxDh.dtype
-  common.check(dtype, dh, heads, kv_heads)
+  common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
   group = heads // kv_heads
   scale_log2 = scale * common.LOG2_E
@@ -253,7 +248,7 @@ def dkv(
             common.columns_of(plgpu.load(bounds_smem.at[slot, n], layout=_COLUMN), tile_shape)
             for n in range(num_bounds)
           ]
-          index = plgpu.broadcasted_iota(jnp.int32, tile_shape, 0, layout=_LAYOUT)
+          index = plgpu.broadcasted_iota(jnp.int32, tile_shape, 0, layout=softmax.LAYOUT)
           return jnp.where(common.visible(bounds, index + first_key), s, -jnp.inf)
 
         s = lax.cond(full == 1, lambda: s, masked)
@@ -305,8 +300,8 @@ def dkv(
       plgpu.SMEM((_STAGES, _STEP), jnp.float32),
       None if register_operands else common.matrix((_COMPUTE, *tile_shape), dtype),
       plgpu.Barrier(num_arrivals=2, num_barriers=_COMPUTE),
-      common.barriers(_STAGES, num_copies=3),
-      common.barriers(_STAGES, num_copies=2),
+      common.barriers(_STAGES, pieces=3),
+      common.barriers(_STAGES, pieces=2),
     ),
     grid=(plan.map.col_count.shape[1], batch, kv_heads),
     grid_names=("tile", "batch", "head"),
