@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,9 +47,12 @@ def make_lm(config: TransformerConfig) -> LM:
   """The transformer of `config` as an LM."""
   module = Transformer(config)
 
+  # Parameters do not depend on how attention is computed, and kernels are not needed for them.
+  initial = Transformer(dataclasses.replace(config, attention_backend="xla"))
+
   def init(key):
     tokens = jnp.zeros((1, 1), jnp.int32)
-    return module.init(key, tokens, tokens, Causal(), None)["params"]
+    return initial.init(key, tokens, tokens, Causal(), None)["params"]
 
   def apply(
     params,

@@ -11,6 +11,7 @@ p_c(. | x_sigma(1:d-1)) of places in the order sigma (equation 4).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -95,8 +96,10 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
   """
   if config.mask_id is None:
     raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
-  network = Transformer(config)
-  blocks = SigmaHead(layer_config(config, head), head)
+  build = lambda config: (Transformer(config), SigmaHead(layer_config(config, head), head))
+  network, blocks = build(config)
+  # Parameters do not depend on how attention is computed, and kernels are not needed for them.
+  initial_network, initial_blocks = build(dataclasses.replace(config, attention_backend="xla"))
 
   def run(params, method, *args):
     return network.apply({"params": params["trunk"]}, *args, method=method)
@@ -106,8 +109,8 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
     index = jnp.zeros((1, 1), jnp.int32)
     x = jnp.zeros((1, 1, config.d_model), config.compute_dtype)
     return {
-      "trunk": network.init(trunk_key, index, index, masks.Full(), None)["params"],
-      "head": blocks.init(head_key, x, x, x, index, index)["params"],
+      "trunk": initial_network.init(trunk_key, index, index, masks.Full(), None)["params"],
+      "head": initial_blocks.init(head_key, x, x, x, index, index)["params"],
     }
 
   def trunk(params, tokens_BxL, *, length_B=None, dropout_keys_B=None):

@@ -28,7 +28,7 @@ LAYERS = [
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
   "data": {"errors"},
-  "interop": {"errors", "data", "masks", "cache", "nn", "lm", "sigma_lm"},
+  "interop": {"errors", "data", "masks", "cache", "kernels", "nn", "lm", "sigma_lm"},
 }
 USES_SIDE = {"train", "evals", "bench", "cli"}
 # Imports inside functions only: (importer, imported).

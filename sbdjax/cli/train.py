@@ -3,7 +3,7 @@
 Sections of a config: `model` (TransformerConfig; with `init.checkpoint` only what differs from
 it), `head` (HeadConfig; of the ssmd loss alone), `init` (InitConfig), `data` (DataConfig), `loss`
 (`name` and the fields of that loss), `optim` (OptimConfig), `train` (TrainConfig), `parallel`
-(ParallelConfig). Fields left out have the defaults of these dataclasses. Started again with the
+(ParallelConfig), `attention` (AttentionConfig). Fields left out have the defaults of these dataclasses. Started again with the
 same workdir, a run goes on where it was. A config file with `get_rounds` collects trajectories and
 trains in turns: see sbdjax/cli/rounds.py.
 """
@@ -26,6 +26,7 @@ from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token, reserved
 from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
+from sbdjax.kernels import backend as attention
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses import block_diffusion, jacobi, mdm, ntp, sbd, ssmd
 from sbdjax.nn.sigma import HeadConfig
@@ -95,6 +96,21 @@ class InitConfig:
   mask_token: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig:
+  """How attention is computed, which is a matter of the run and not of the model.
+
+  Attributes:
+    backend: "auto", "xla", "pallas_tpu", "pallas_gpu" or "cudnn"; see `kernels.backend`.
+  """
+
+  backend: str = "auto"
+
+  def __post_init__(self):
+    if self.backend not in attention.NAMES:
+      raise UsageError(f"attention.backend={self.backend!r}: choose one of {attention.NAMES}")
+
+
 class Settings(NamedTuple):
   """A config as frozen dataclasses; `model` stays a mapping until the checkpoint is known.
 
@@ -133,6 +149,7 @@ def schema(config: ConfigDict) -> Schema:
     "optim": OptimConfig,
     "train": TrainConfig,
     "parallel": ParallelConfig,
+    "attention": AttentionConfig,
   }
   return sections | ({"head": HeadConfig} if choice.has_head else {})
 
@@ -156,9 +173,11 @@ def parse_settings(config: ConfigDict) -> Settings:
     for name, cls in sections.items()
     if name != "model"
   }
-  return Settings(
-    **built, model=config.get("model", ConfigDict()).to_dict(), loss_name=config.loss.name
-  )
+  model = config.get("model", ConfigDict()).to_dict()
+  if "attention_backend" in model:
+    raise UsageError("model.attention_backend is set by the config's attention.backend: use that")
+  model["attention_backend"] = built.pop("attention").backend
+  return Settings(**built, model=model, loss_name=config.loss.name)
 
 
 def _build(fields: dict[str, Any], head: HeadConfig | None) -> LM | SigmaLM:

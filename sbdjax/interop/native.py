@@ -72,7 +72,8 @@ def read(path: str | os.PathLike) -> tuple[TransformerConfig, dict, dict[str, An
     raise CheckpointError(f"cannot read {path}: {e}") from e
   try:
     settings = json.loads(metadata[_KEY])
-    config = TransformerConfig(**settings.pop("model"))
+    # How attention is computed belongs to the run that wrote the file.
+    config = TransformerConfig(**settings.pop("model") | {"attention_backend": "auto"})
   except (ValueError, TypeError, KeyError, UsageError) as e:
     raise CheckpointError(f"{path} describes a model this version does not know: {e}") from e
   return config, traverse_util.unflatten_dict(flat, sep="."), settings

@@ -18,6 +18,7 @@ from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import llama2c, native
 from sbdjax.interop.hf import directory, files, save
 from sbdjax.interop.settings import GenerationDefaults
+from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
@@ -43,7 +44,11 @@ class Pretrained(NamedTuple):
 
 
 def load_pretrained(
-  path: str | os.PathLike, *, dtype: str | None = None, mesh: Mesh | None = None
+  path: str | os.PathLike,
+  *,
+  dtype: str | None = None,
+  mesh: Mesh | None = None,
+  attention_backend: str = "auto",
 ) -> Pretrained:
   """Opens a checkpoint.
 
@@ -53,11 +58,25 @@ def load_pretrained(
       where it kept them), or one checkpoint of it, `WORKDIR/checkpoints/STEP`.
     dtype: parameter and compute dtype to use instead of the checkpoint's.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
-      default device. A Hugging Face directory is read tensor by tensor into that layout.
+      default device. A Hugging Face directory is read tensor by tensor into that layout. The
+      model's functions are traced with it, for kernels that have to be cut over devices.
+    attention_backend: as of `TransformerConfig`; no checkpoint says it.
 
   Raises:
     CheckpointError: nothing there, or nothing this package can read.
   """
+  model = _open(path, dtype, mesh)
+  lm = model.lm
+  if attention_backend != lm.config.attention_backend:
+    config = dataclasses.replace(lm.config, attention_backend=attention_backend)
+    lm = make_sigma_lm(config, lm.head) if isinstance(lm, SigmaLM) else make_lm(config)
+  if mesh is not None:
+    run = ("trunk", "target") if isinstance(lm, SigmaLM) else ("apply",)
+    lm = lm._replace(**{name: sharded.within(mesh, getattr(lm, name)) for name in run})
+  return model._replace(lm=lm)
+
+
+def _open(path: str | os.PathLike, dtype: str | None, mesh: Mesh | None) -> Pretrained:
   name = str(path)
   file = assets.path(EMBEDDED[name]) if name in EMBEDDED else pathlib.Path(name).expanduser()
   shardings = functools.partial(_shardings, mesh=mesh)
@@ -199,7 +218,8 @@ def _read_workdir(folder: pathlib.Path):
     raise CheckpointError(f"{folder} is no training workdir: cannot read {file.name} ({e})") from e
   try:
     resolved = settings["resolved"]
-    config = native.TransformerConfig(**resolved["model"])
+    # How attention is computed belongs to the run that wrote the file.
+    config = native.TransformerConfig(**resolved["model"] | {"attention_backend": "auto"})
     head = HeadConfig(**resolved["head"]) if "head" in resolved else None
     tokenizer, eos_ids = resolved["tokenizer"], resolved["eos_ids"]
     how = resolved.get("generation", {})

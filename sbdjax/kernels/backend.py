@@ -123,39 +123,51 @@ def _made(name: str) -> Backend:
 
 
 def get(name: str) -> Backend:
-  """The backend of one of NAMES; `auto` is decided for the devices of the program being traced.
+  """The backend of one of NAMES, for the devices of the program being traced.
+
+  Those are the devices of the current mesh (`sharded.within`), also where they are not here and
+  the program is only compiled or interpreted; without a mesh, the first that JAX has.
 
   Raises:
-    UsageError: the backend cannot be had with the installed JAX.
+    UsageError: these devices, or the installed JAX, do not have that backend.
   """
-  return _made(_choice(*_device()) if name == "auto" else name)
+  device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
+  kind = (device.platform, device.device_kind)
+  if name == "auto":
+    name = _choice(*kind)
+  elif not _RUNS_ON.get(name, lambda *_: True)(*kind):
+    raise UsageError(f'attention backend "{name}" does not run on {kind[1]}: set "auto" or "xla"')
+  return _made(name)
 
 
-def _device() -> tuple[str, str]:
-  """(platform, kind) of the devices the program being traced is for."""
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  if device is None:
-    device = jax.devices()[0]
-  return device.platform, device.device_kind
+def _is_gpu(platform: str, kind: str) -> bool:
+  del kind
+  return platform in ("gpu", "cuda")
+
+
+# Where a backend runs, if not anywhere: (platform, kind of device) -> bool.
+_RUNS_ON: dict[str, Callable[[str, str], bool]] = {
+  "pallas_tpu": lambda platform, kind: platform == "tpu",
+  "pallas_gpu": lambda platform, kind: (
+    _is_gpu(platform, kind) and any(name in kind for name in ("H100", "H200"))
+  ),
+  "cudnn": _is_gpu,
+}
 
 
 @functools.cache
 def _choice(platform: str, kind: str) -> str:
   """What `auto` stands for; cached, so that it is told once."""
-  if platform == "tpu":
-    name = "pallas_tpu"
-  elif platform in ("gpu", "cuda") and any(hopper in kind for hopper in ("H100", "H200")):
-    name = _if_available("pallas_gpu")
-  else:
-    name = "xla"
+  ours = (name for name in ("pallas_tpu", "pallas_gpu") if _RUNS_ON[name](platform, kind))
+  name = next(filter(_is_available, ours), "xla")
   _log.info("attention backend on %s: %s", kind, name)
   return name
 
 
-def _if_available(name: str) -> str:
+def _is_available(name: str) -> bool:
   try:
     _made(name)
   except (ImportError, UsageError) as e:
-    _log.warning("attention backend %s is not available (%s): using xla", name, e)
-    return "xla"
-  return name
+    _log.warning("attention backend %s is not available (%s)", name, e)
+    return False
+  return True

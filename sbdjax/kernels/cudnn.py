@@ -29,7 +29,7 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
   if isinstance(mask, masks.Causal) and mask.documents is None and num_queries == num_keys:
     return Plan(None, True)
   raise UsageError(
-    f'model.attention_backend="cudnn" has no mask {type(mask).__name__} (with its documents or '
+    f'attention.backend="cudnn" has no mask {type(mask).__name__} (with its documents or '
     'cache): it knows plain causal and full attention; set "auto" or "xla"'
   )
 
@@ -37,9 +37,9 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
 def attend(q_BxHxTxDh, keys, values, plan: Plan):
   """As of `Backend`, for one part of keys; q is bfloat16 or float16."""
   if q_BxHxTxDh.dtype == jnp.float32:
-    raise UsageError('model.attention_backend="cudnn" needs model.compute_dtype="bfloat16"')
+    raise UsageError('attention.backend="cudnn" needs model.compute_dtype="bfloat16"')
   if len(keys) != 1:
-    raise UsageError('model.attention_backend="cudnn" has no cache: set "auto" or "xla"')
+    raise UsageError('attention.backend="cudnn" has no cache: set "auto" or "xla"')
   q, k, v = (x.swapaxes(1, 2) for x in (q_BxHxTxDh, keys[0], values[0]))
   rows = q.shape[0]
   lengths = {}

@@ -7,14 +7,19 @@ import dataclasses
 import jax
 
 from sbdjax.errors import UsageError
+from sbdjax.kernels import backend, flash
 from sbdjax.nn import rope
 
+_keep = jax.checkpoint_policies
+_KEEP_ATTENTION = _keep.save_only_these_names(flash.OUTPUT, flash.LOG_SUM_EXP)
 # What backward may keep of a layer. "none": everything; "full": nothing but the layer's input;
-# "dots": results of weight products (not of attention's batched ones).
+# "attention": what the attention kernels give, so that they do not run twice (nothing with plain
+# XLA); "dots": that, and results of weight products (not of attention's batched ones).
 REMAT_POLICIES = {
   "none": None,
-  "full": jax.checkpoint_policies.nothing_saveable,
-  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "full": _keep.nothing_saveable,
+  "attention": _KEEP_ATTENTION,
+  "dots": _keep.save_from_both_policies(_keep.dots_with_no_batch_dims_saveable, _KEEP_ATTENTION),
 }
 _CHOICES = {
   "norm": ("rms", "layer"),
@@ -23,6 +28,7 @@ _CHOICES = {
   "param_dtype": ("float32", "bfloat16", "float16"),
   "compute_dtype": ("float32", "bfloat16", "float16"),
   "remat": tuple(REMAT_POLICIES),
+  "attention_backend": backend.NAMES,
 }
 
 
@@ -52,7 +58,7 @@ class TransformerConfig:
       prediction: losses and samplers take it out of every distribution.
     param_dtype: dtype parameters are stored in.
     compute_dtype: dtype of activations; norms, softmax and logits are float32 always.
-    remat: what the backward pass may keep of a layer: "none", "dots" or "full".
+    remat: what the backward pass may keep of a layer: "none", "dots", "attention" or "full".
     norm: "rms", or "layer" for LayerNorm with scale and bias (GPT-2, ESM-2).
     mlp: "swiglu", or a plain two-layer MLP with "gelu" (ESM-2) or its tanh form "gelu_tanh" (GPT-2).
     positions: "rotary", or "learned" for an embedding of `max_seq_len` rows (GPT-2).
@@ -69,6 +75,8 @@ class TransformerConfig:
       evenly between devices); they are never predicted.
     dropout: probability that a channel of what a layer's attention or MLP adds is dropped, where
       training asks for it (`LM.dropping`); nothing is dropped otherwise.
+    attention_backend: "auto" (by the devices), "xla", "pallas_tpu", "pallas_gpu" or "cudnn"; see
+      `kernels.backend`. It belongs to the run, not to the model: checkpoints are opened with "auto".
   """
 
   vocab_size: int
@@ -101,6 +109,7 @@ class TransformerConfig:
   rope_frequencies: tuple[float, ...] | None = None
   unused_rows: int = 0
   dropout: float = 0.0
+  attention_backend: str = "auto"
 
   def __post_init__(self):
     sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")

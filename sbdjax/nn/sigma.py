@@ -15,12 +15,11 @@ import jax.numpy as jnp
 
 from sbdjax import masks
 from sbdjax.errors import UsageError
-from sbdjax.kernels import xla
+from sbdjax.kernels import backend
 from sbdjax.nn import rope
-from sbdjax.nn.dropout import layer_keys
 from sbdjax.nn.linear import linear
 from sbdjax.nn.parts import dense_init, make_norm
-from sbdjax.nn.transformer import TransformerConfig, stack
+from sbdjax.nn.transformer import TransformerConfig, per_layer, stack
 
 # (here, next) positions of a track -> that of the second half of its key.
 KEY_POSITIONS = {
@@ -135,8 +134,9 @@ class SigmaHead(nn.Module):
     of_keys_BxL = KEY_POSITIONS[self.head.key_positions](here_BxL, next_BxL)
     seconds = (next_BxL, of_keys_BxL)
     turns = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
-    plan, keys_NxB = xla.plan(masks.Causal(), length, length), layer_keys(keys_B, c.num_layers)
-    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, None, turns, plan, keys_NxB)
+    plan = backend.get(c.attention_backend).plan(masks.Causal(), length, length)
+    of_layers = per_layer(c, keys_B)
+    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, of_layers, None, turns, plan)
     init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)
     return linear(make_norm(c, name="out_norm")(x_BxLxD), out.astype(c.compute_dtype))

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from sbdjax.errors import UsageError
-from sbdjax.kernels import xla
+from sbdjax.kernels import backend, parts
 from sbdjax.masks import Mask
 from sbdjax.nn import rope
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
@@ -39,7 +39,7 @@ class Attention(nn.Module):
     return jnp.swapaxes(y.reshape(*y.shape[:-1], heads, c.head_dim), 1, 2)
 
   @nn.compact
-  def __call__(self, x_BxTxD, cached_kv, turns, plan):
+  def __call__(self, x_BxTxD, layer, cached_kv, turns, plan):
     c = self.config
     q = self._project("q", x_BxTxD, c.num_heads)
     k = self._project("k", x_BxTxD, c.num_kv_heads)
@@ -49,8 +49,11 @@ class Attention(nn.Module):
     if turns is not None:
       q = rope.rotate(q, turns[0], c.rope_interleaved)
       k = rope.rotate(k, turns[1], c.rope_interleaved)
-    old_k, old_v = cached_kv if cached_kv is not None else ((), ())
-    out = xla.attend(q, (*old_k, k), (*old_v, v), plan)
+    old_k, old_v = ((), ()) if cached_kv is None else cached_kv
+    keys, values = (
+      (*(parts.Layer(x, layer) for x in old), new) for old, new in ((old_k, k), (old_v, v))
+    )
+    out = backend.get(c.attention_backend).attend(q, keys, values, plan)
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
     kernel = self.param(
@@ -73,10 +76,10 @@ class Layer(nn.Module):
   keep_kv: bool
 
   @nn.compact
-  def __call__(self, x_BxTxD, cached_kv, turns, plan, keys_B):
-    c = self.config
+  def __call__(self, x_BxTxD, of_layer, cached_kv, turns, plan):
+    c, (layer, keys_B) = self.config, of_layer
     attended, kv = Attention(c, name="attn")(
-      make_norm(c, name="attn_norm")(x_BxTxD), cached_kv, turns, plan
+      make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, turns, plan
     )
     x_BxTxD = x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0)
     transformed = MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
@@ -87,9 +90,9 @@ class Layer(nn.Module):
 def stack(config: TransformerConfig):
   """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
 
-  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, cached_kv, turns, plan, keys_NxB)`;
-  `turns` are the rotations (`rope.rotation`) of queries and of keys, or None; the keys are those
-  of dropout (`dropout.layer_keys`), or None.
+  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, of_layers, cached_kv, turns, plan)`;
+  `of_layers` from `per_layer`; `turns` are the rotations (`rope.rotation`) of queries and of keys,
+  or None; `plan` is the attention backend's.
   """
   layer = Layer
   if config.remat != "none":
@@ -98,9 +101,14 @@ def stack(config: TransformerConfig):
     layer,
     variable_axes={"params": 0},
     split_rngs={"params": True},
-    in_axes=(0, nn.broadcast, nn.broadcast, 0),
+    in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
     length=config.num_layers,
   )
+
+
+def per_layer(config: TransformerConfig, keys_B):
+  """(index, dropout keys) of every layer; the keys are None where `keys_B` is."""
+  return jnp.arange(config.num_layers, dtype=jnp.int32), layer_keys(keys_B, config.num_layers)
 
 
 class Transformer(nn.Module):
@@ -178,9 +186,10 @@ class Transformer(nn.Module):
       turns = (rope.rotation(positions_BxT, rope.frequencies_of(c)),) * 2
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
-    plan = xla.plan(mask, num_queries, capacity + num_queries)
+    attention = backend.get(c.attention_backend)
+    plan = attention.plan(mask, num_queries, capacity + num_queries)
     layers = stack(c)(c, cached_kv is not None, name="layers")
-    return layers(x_BxTxD, cached_kv, turns, plan, layer_keys(keys_B, c.num_layers))
+    return layers(x_BxTxD, per_layer(c, keys_B), cached_kv, turns, plan)
 
   def stream_logits(self, stream_BxTxD):
     """`logits` of what `stream` returns: the final norm, then the head."""

@@ -19,11 +19,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sbdjax.errors import UsageError
+from sbdjax.kernels import sharded
 from sbdjax.train.state import map_with_names
 
-AXES = ("data", "fsdp", "tensor")
-# The batch is cut over both axes; `fsdp` differs from `data` in also cutting the parameters.
-BATCH_SPEC = P(("data", "fsdp"))
+# The batch is cut over the first two; `fsdp` differs from `data` in also cutting the parameters.
+AXES = (*sharded.BATCH_AXES, sharded.HEAD_AXIS)
+BATCH_SPEC = P(sharded.BATCH_AXES)
 
 Rules = Sequence[tuple[str, P]]
 # (regex over `state.leaf_names`, spec), first match wins, no match: replicated. A search, not a
@@ -173,7 +174,7 @@ def jit_step(step: Callable, mesh: Mesh, state_shardings: Any) -> Callable:
   """(state, batch) -> (state, metrics) over a mesh; the state is donated, metrics replicated."""
   batch, replicated = NamedSharding(mesh, BATCH_SPEC), NamedSharding(mesh, P())
   return jax.jit(
-    step,
+    sharded.within(mesh, step),
     in_shardings=(state_shardings, batch),
     out_shardings=(state_shardings, replicated),
     donate_argnums=(0,),
@@ -205,7 +206,8 @@ def _mesh_layout(config: ParallelConfig, devices: Sequence[Any] | None) -> Layou
   def compile_eval(step, abstract_params):
     placed = shardings(abstract_params, mesh)
     in_shardings = (placed, batch_sharding, replicated)
-    return jax.jit(step, in_shardings=in_shardings, out_shardings=replicated)
+    run = sharded.within(mesh, step)
+    return jax.jit(run, in_shardings=in_shardings, out_shardings=replicated)
 
   return Layout(
     batch_shards=mesh.shape["data"] * mesh.shape["fsdp"],
