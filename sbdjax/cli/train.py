@@ -176,7 +176,9 @@ def parse_settings(config: ConfigDict) -> Settings:
   model = config.get("model", ConfigDict()).to_dict()
   if "attention_backend" in model:
     raise UsageError("model.attention_backend is set by the config's attention.backend: use that")
-  model["attention_backend"] = built.pop("attention").backend
+  backend = built.pop("attention").backend
+  if backend != "auto":  # which every model has to begin with
+    model["attention_backend"] = backend
   return Settings(**built, model=model, loss_name=config.loss.name)
 
 
