@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -84,27 +85,37 @@ def compile_for(fn: Callable, *args) -> Program:
 
 
 def seconds_a_call(
-  run: Callable[[], Any], repeats: int, *, calls: int = 1, wait: Callable = jax.block_until_ready
+  run: Callable[[], Any],
+  repeats: int,
+  *,
+  lasting: float = 0.0,
+  wait: Callable = jax.block_until_ready,
 ) -> Summary:
   """Seconds of one `run()`, over `repeats` measurements after a warm-up.
 
   Args:
-    run: starts work and returns what `wait` waits for; called one after the other.
+    run: starts work and returns what `wait` waits for.
     repeats: measurements.
-    calls: calls of one measurement, of which only the last is waited for: on an accelerator the
-      others are queued behind each other, so that starting them from Python costs nothing.
+    lasting: seconds a measurement should take. It is then of several calls, of which only the last
+      is waited for: on an accelerator the others are queued behind each other, so that starting
+      them from Python costs nothing. 0: one call a measurement.
     wait: blocks until what it is given is there.
   """
-  wait(run())
-  found = []
-  for _ in range(repeats):
+
+  def measure(calls: int) -> float:
     start = time.perf_counter()
     last = None
     for _ in range(calls):
       last = run()
     wait(last)
-    found.append((time.perf_counter() - start) / calls)
-  return summarise(found)
+    return (time.perf_counter() - start) / calls
+
+  wait(run())
+  calls = max(1, min(_MAX_CALLS, math.ceil(lasting / measure(1)))) if lasting else 1
+  return summarise([measure(calls) for _ in range(repeats)])
+
+
+_MAX_CALLS = 1000
 
 
 class TimedDecoder:

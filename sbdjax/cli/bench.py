@@ -1,6 +1,7 @@
-"""Measure speed: bench compile|decoding|parallel|roofline|training; `bench NAME --help` tells the flags.
+"""Measure speed: bench NAME [flags]; `bench NAME --help` tells the flags.
 
-decoding: tokens/s of AR and SBD on the device at hand. training: time and memory of an update
+attention: attention alone, against other implementations and the memory's bandwidth. decoding:
+tokens/s of AR and SBD on the device at hand. training: time and memory of an update
 against the length of rows and the size of the vocabulary. parallel: latency of a forward against the
 tokens it carries, and where more of them stop being free. roofline: what a forward must cost on
 hardware that need not be at hand, from its bandwidth and arithmetic. compile: what compiling costs,
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sbdjax.cli import (
+  bench_attention,
   bench_compile,
   bench_decoding,
   bench_parallel,
@@ -23,6 +25,7 @@ from sbdjax.errors import UsageError
 
 # name -> argv -> exit code
 BENCHES: dict[str, Callable[[list[str]], int]] = {
+  "attention": bench_attention.main,
   "compile": bench_compile.main,
   "decoding": bench_decoding.main,
   "parallel": bench_parallel.main,

@@ -1,0 +1,96 @@
+"""What computes attention, by name: our backends, and those of others to compare them with.
+
+All are told the same mask. `xla_dense` and `cudnn_dense` get it as a matrix, and multiply all of
+it; `cudnn` is not told: it is causal over as many tokens, and only measured where that is the mask.
+tokamax gets a matrix as well. PyTorch's FlexAttention is in `flex`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from sbdjax import masks
+from sbdjax.kernels import backend
+
+_WITH_CUDNN = ("gpu", "cuda")
+
+
+class Rival(NamedTuple):
+  """A way to compute attention.
+
+  Attributes:
+    plan: (mask, T, S) -> what `attend` is told of the mask; made once a forward, and not timed with
+      attention.
+    attend: (q, k, v, plan) -> o, arrays [B, heads, T, Dh], or [B, T, heads, Dh] with `time_major`.
+    time_major: the layout of its arrays.
+    missing: (name of the case, platform) -> why it cannot be had there, or "".
+  """
+
+  plan: Callable[[masks.Mask, int, int], Any]
+  attend: Callable[..., jax.Array]
+  time_major: bool = False
+  missing: Callable[[str, str], str] = lambda case, platform: ""
+
+
+def _ours(name: str, platforms: tuple[str, ...]) -> Rival:
+  def missing(case, platform):
+    del case
+    if platforms and platform not in platforms:
+      return f"not for {platform}"
+    return ""
+
+  return Rival(
+    lambda *mask: backend.get(name).plan(*mask),
+    lambda q, k, v, plan: backend.get(name).attend(q, (k,), (v,), plan),
+    missing=missing,
+  )
+
+
+def _matrix(mask, num_queries, num_keys):
+  return masks.dense(mask, num_queries, num_keys)[:, None]
+
+
+def _dense(implementation: str) -> Callable:
+  return lambda q, k, v, matrix: jax.nn.dot_product_attention(
+    q, k, v, mask=matrix, implementation=implementation
+  )
+
+
+def _needs_cudnn(case: str, platform: str) -> str:
+  del case
+  return "" if platform in _WITH_CUDNN else f"not for {platform}"
+
+
+def _tokamax(q, k, v, matrix):
+  import tokamax
+
+  return tokamax.dot_product_attention(q, k, v, mask=matrix)
+
+
+def _needs_tokamax(case: str, platform: str) -> str:
+  del case, platform
+  return "" if importlib.util.find_spec("tokamax") else "tokamax is not installed"
+
+
+RIVALS: dict[str, Rival] = {
+  "xla": _ours("xla", ()),
+  "pallas_tpu": _ours("pallas_tpu", ("tpu",)),
+  "pallas_gpu": _ours("pallas_gpu", _WITH_CUDNN),
+  "xla_dense": Rival(_matrix, _dense("xla"), time_major=True),
+  "cudnn": Rival(
+    lambda mask, num_queries, num_keys: None,
+    lambda q, k, v, plan: jax.nn.dot_product_attention(
+      q, k, v, is_causal=True, implementation="cudnn"
+    ),
+    time_major=True,
+    missing=lambda case, platform: (
+      _needs_cudnn(case, platform) or ("" if case == "causal" else "causal only")
+    ),
+  ),
+  "cudnn_dense": Rival(_matrix, _dense("cudnn"), time_major=True, missing=_needs_cudnn),
+  "tokamax": Rival(_matrix, _tokamax, time_major=True, missing=_needs_tokamax),
+}

@@ -1,0 +1,161 @@
+"""Measure attention alone: bench attention [--cases=sbd,causal] [--lengths=256] [--backends=...] [--json]
+
+Training: forward, and forward with backward, under the masks of --cases for texts of each of
+--lengths, by each of --backends that there is. TFLOP/s count the visible pairs alone. Decoding: windows of
+--windows tokens over caches of --contexts tokens, in bytes a second beside those of a copy. Sizes
+are small unless flags say otherwise (an 8B model: --num_heads=32 --num_kv_heads=8 --head_dim=128).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import jax
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sbdjax.bench import attention, cases, decode_attention, flex
+from sbdjax.bench.attention import Shape
+from sbdjax.bench.rivals import RIVALS
+from sbdjax.cli import flags, record
+from sbdjax.cli.common import Parser, nearest
+from sbdjax.errors import UsageError
+
+FLEX = "flex"
+_OURS = {"cpu": "xla", "tpu": "pallas_tpu", "gpu": "pallas_gpu"}
+
+
+def choose(text: str, known: tuple[str, ...], flag: str) -> list[str]:
+  """Names separated by commas; empty: all. Raises UsageError for one that is not known."""
+  names = text.split(",") if text else list(known)
+  for name in names:
+    if name not in known:
+      raise UsageError(
+        f"{flag}: unknown {name!r}{nearest(name, known)}: choose from {', '.join(known)}"
+      )
+  return names
+
+
+def training(args: argparse.Namespace, shape: Shape) -> list[dict[str, Any]]:
+  """A row for every mask, length, pass and backend that is there."""
+  names = choose(args.backends, (*RIVALS, FLEX), "--backends")
+  rows = []
+  for length, case, work, name in itertools.product(
+    flags.parse_ints(args.lengths, "--lengths"),
+    choose(args.cases, tuple(cases.TRAINING), "--cases"),
+    attention.PASSES,
+    names,
+  ):
+    timed = dict(repeats=args.repeats, lasting=args.lasting)
+    at = (case, work, shape, length, args.block_size)
+    if name == FLEX:
+      row = flex.measure(*at, **timed)
+    else:
+      row = attention.measure(name, RIVALS[name], *at, **timed)
+    rows.append(dataclasses.asdict(row))
+  return rows
+
+
+def decoding(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
+  """The bandwidth of a copy, and a row for every window, cache and backend of ours."""
+  ours = ["xla", _OURS.get(jax.default_backend(), "xla")]
+  timed = dict(repeats=args.repeats, lasting=args.lasting)
+  copy = decode_attention.copy_bandwidth(args.read_mib << 20, **timed)
+  rows = [
+    decode_attention.measure(
+      name, shape, window, context, copy=copy.median, read_bytes=args.read_mib << 20, **timed
+    )
+    for context, window, name in itertools.product(
+      flags.parse_ints(args.contexts, "--contexts"),
+      flags.parse_ints(args.windows, "--windows"),
+      dict.fromkeys(ours),
+    )
+  ]
+  return {"copy": copy._asdict(), "rows": [dataclasses.asdict(row) for row in rows]}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+  """Times everything; returns the record that --json prints."""
+  flags.at_least(args.repeats, 3, "--repeats")
+  flags.at_least(args.block_size, 1, "--block_size")
+  fields = [f.name for f in dataclasses.fields(Shape)]
+  shape = Shape(**{name: getattr(args, name) for name in fields})
+  if shape.num_heads % shape.num_kv_heads:
+    raise UsageError("--num_heads must be a multiple of --num_kv_heads")
+  return {
+    "bench": "attention",
+    "shape": dataclasses.asdict(shape),
+    "repeats": args.repeats,
+    "training": training(args, shape),
+    "decoding": decoding(args, shape),
+    **record.provenance(),
+  }
+
+
+def _milliseconds(row: dict[str, Any]) -> tuple[str, str]:
+  """Median, and the extremes under each other."""
+  if row["error"]:
+    return row["error"], ""
+  return f"{1e3 * row['seconds']:.3f}", f"{1e3 * row['low']:.3f}\n{1e3 * row['high']:.3f}"
+
+
+def show(found: dict[str, Any], console: Console):
+  """The record as two tables; backends that are not there are left out."""
+  table = Table(title=f"attention, {found['device']}", title_justify="left", box=box.SIMPLE_HEAD)
+  for head in ("mask", "L", "pass", "backend"):
+    table.add_column(head, no_wrap=True)
+  for head in ("ms", "fastest\nslowest", "TFLOP/s"):
+    table.add_column(head, justify="right")
+  for row in found["training"]:
+    if not row["error"]:
+      cells = (row["case"], str(row["length"]), row["work"], row["backend"])
+      table.add_row(*cells, *_milliseconds(row), f"{row['tflops']:.3f}")
+  console.print(table)
+  copy = found["decoding"]["copy"]["median"]
+  title = f"decoding; a copy moves {copy / 1e9:,.1f} GB/s"
+  table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+  for head in ("cache", "window", "backend", "ms", "fastest\nslowest", "GB/s", "of copy"):
+    table.add_column(head, justify="right")
+  for row in found["decoding"]["rows"]:
+    speed = ("", "") if row["error"] else (f"{row['bandwidth'] / 1e9:.1f}", f"{row['of_copy']:.0%}")
+    cells = (str(row["context"]), str(row["block_size"]), row["backend"])
+    table.add_row(*cells, *_milliseconds(row), *speed)
+  console.print(table)
+  absent = {r["backend"]: r["error"] for r in found["training"] if r["error"]}
+  for name, reason in absent.items():
+    console.print(f"{name}: {reason}", highlight=False)
+
+
+def _parser() -> Parser:
+  parser = Parser(prog="bench attention", description=__doc__)
+  add = parser.add_argument
+  add("--cases", default="sbd,causal", help=f"of {', '.join(cases.TRAINING)}; empty: all")
+  add("--lengths", default="256", help="tokens of a text, separated by commas")
+  add("--backends", default="", help=f"of {', '.join((*RIVALS, FLEX))}; empty: all that are there")
+  add("--block_size", type=int, default=16, help="k of the masks")
+  add("--windows", default="1,16,64", help="tokens decoded together, separated by commas")
+  add("--contexts", default="1024", help="cached tokens, separated by commas")
+  for field in dataclasses.fields(Shape):
+    kind = str if field.name == "dtype" else int
+    add(f"--{field.name}", type=kind, default=field.default, help="of the arrays")
+  add("--read_mib", type=int, default=32, help="MiB of caches read by a call, over its layers")
+  add("--lasting", type=float, default=0.0, help="seconds of a measurement; 0: one call")
+  add("--repeats", type=int, default=5, help="measurements, at least 3")
+  add("--json", action="store_true", help="print one JSON object")
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """Runs the benchmark; returns the exit code."""
+  args = _parser().parse_args(argv)
+  found = measure(args)
+  if args.json:
+    print(json.dumps(found))
+  else:
+    show(found, Console())
+  return 0
