@@ -97,12 +97,13 @@ def visible(bounds: Sequence[Array], keys: Array) -> Array:
   """Which of `keys` lie in [start, end) of one of the intervals; all arrays of one shape.
 
   By the distance to the nearest edge: integers are cheaper to keep than truth values, of which a
-  thread has seven registers.
+  thread has seven registers. One interval after the other, so that few are kept at a time.
   """
-  inside = [
-    jnp.minimum(keys - a, b - 1 - keys) for a, b in zip(bounds[::2], bounds[1::2], strict=True)
-  ]
-  return functools.reduce(jnp.maximum, inside) >= 0
+  inside = None
+  for start, end in zip(bounds[::2], bounds[1::2], strict=True):
+    this = jnp.minimum(keys - start, end - 1 - keys)
+    inside = this if inside is None else jnp.maximum(inside, this)
+  return inside >= 0
 
 
 def product(a: Ref, b: Ref) -> Array:

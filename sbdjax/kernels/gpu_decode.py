@@ -119,7 +119,7 @@ def partial(
         slot = common.take(keys, i)
         s = common.product(q_smem.at[group], k_smem.at[slot].T)
         common.give_back(keys, slot)
-        s = softmax.hide(s, full, bounds, tile * BLOCK_K)
+        s = softmax.hide(s, full, lambda: bounds, tile * BLOCK_K)
         state, p = softmax.weigh(state, s, scale_log2, dtype)
         common.take(values, i)
         scratch = None if p_smem is None else p_smem.at[wg]

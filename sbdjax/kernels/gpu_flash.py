@@ -108,7 +108,7 @@ def forward(
 
         s = pl.run_scoped(multiply, plgpu.ACC((_ROWS, _BLOCK), jnp.float32))
         common.give_back(keys, slot)
-        s = softmax.hide(s, full, bounds, key_tile * _BLOCK)
+        s = softmax.hide(s, full, lambda: bounds, key_tile * _BLOCK)
         # The barrier of the compiler keeps the softmax on this side of those that follow.
         state, p = lax.optimization_barrier(softmax.weigh(state, s, scale_log2, dtype))
 

@@ -4,7 +4,7 @@ Two kernels, so that nothing is added to from several places (Dao, arXiv:2307.08
 accumulates dq in device memory instead): `dq` walks the key tiles of a query tile as the forward
 pass does, `dkv` the query tiles of a key tile, for each query head of the key head in turn. Both
 make the probabilities again from the log-sum-exp. Two warpgroups compute, 64 rows of the result
-each, on steps of 64 keys or queries: a tile of the map is two steps. A third loads.
+each, `dq` on steps of a tile of the map, 128 keys, `dkv` on steps of half a tile, 64 queries. A third loads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sbdjax.kernels.flash import EMPTY
 
 _COMPUTE, _BLOCK, _ROWS = common.COMPUTE, common.BLOCK, common.WARPGROUP_ROWS
 _COLUMN = plgpu.Layout.WGMMA.reduce(0)
-_STEP = 64  # keys of a step of `dq`, queries of one of `dkv`
+_STEP = 64  # queries of a step of `dkv`
 _STEPS = _BLOCK // _STEP
 _STAGES = 2
 
@@ -52,33 +52,30 @@ def dq(
   common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
   scale_log2 = scale * common.LOG2_E
-  tile_shape = (_ROWS, _STEP)
+  tile_shape = (_ROWS, _BLOCK)
 
   def kernel(
     q_gmem, k_gmem, v_gmem, d_o_gmem, lse_gmem, delta_gmem,
     bounds_gmem, order_gmem, count_gmem, list_gmem, full_gmem,
     dq_gmem,
-    q_smem, d_o_smem, k_smem, v_smem, ds_smem, rows_ready, k_barriers, v_barriers,
+    q_smem, d_o_smem, bounds_smem, k_smem, v_smem, ds_smem, rows_ready, k_barriers, v_barriers,
   ):  # fmt: skip
     b, head, wg = lax.axis_index("batch"), lax.axis_index("head"), lax.axis_index("wg")
     row = b if maps > 1 else 0
     tile = order_gmem[row, lax.axis_index("tile")]
-    steps = count_gmem[row, tile] * _STEPS
+    count = count_gmem[row, tile]
     keys = common.Stream((k_smem,), *k_barriers)
     values = common.Stream((v_smem,), *v_barriers)
-
-    def first_key(i):
-      return list_gmem[row, tile, lax.div(i, _STEPS)] * _BLOCK + lax.rem(i, _STEPS) * _STEP
 
     @pl.when(wg == _COMPUTE)
     def _load():
       kv_head = lax.div(head, heads // kv_heads)
 
       def sources(i):
-        place = (b, kv_head, pl.ds(first_key(i), _STEP))
+        place = (b, kv_head, pl.ds(list_gmem[row, tile, i] * _BLOCK, _BLOCK))
         return (k_gmem.at[place],), (v_gmem.at[place],)
 
-      common.load(steps, _STAGES, (keys, values), sources)
+      common.load(count, _STAGES, (keys, values), sources)
 
     @pl.when(wg < _COMPUTE)
     def _compute():
@@ -86,32 +83,35 @@ def dq(
       rows = pl.ds(tile * _BLOCK + wg * _ROWS, _ROWS)
       plgpu.copy_gmem_to_smem(q_gmem.at[b, head, rows], q_smem.at[wg], rows_ready.at[wg])
       plgpu.copy_gmem_to_smem(d_o_gmem.at[b, head, rows], d_o_smem.at[wg], rows_ready.at[wg])
+      plgpu.copy_gmem_to_smem(bounds_gmem.at[row, :, rows], bounds_smem.at[wg], rows_ready.at[wg])
 
       def load_row(ref):
-        return plgpu.load(ref, layout=softmax.ROW, optimized=False)
+        return plgpu.load(ref.at[b, head, rows], layout=softmax.ROW, optimized=False)
 
-      bounds = [load_row(bounds_gmem.at[row, n, rows]) for n in range(num_bounds)]
-      lse_log2 = load_row(lse_gmem.at[b, head, rows]) * common.LOG2_E
-      delta = load_row(delta_gmem.at[b, head, rows])
+      def bounds():  # kept in shared memory: registers are scarce
+        load = lambda n: plgpu.load(bounds_smem.at[wg, n], layout=softmax.ROW)
+        return [load(n) for n in range(num_bounds)]
+
+      lse_log2, delta = load_row(lse_gmem) * common.LOG2_E, load_row(delta_gmem)
       plgpu.barrier_wait(rows_ready.at[wg])
 
       def step(i, dq_acc):
-        key, full = first_key(i), full_gmem[row, tile, lax.div(i, _STEPS)]
+        first_key, full = list_gmem[row, tile, i] * _BLOCK, full_gmem[row, tile, i]
         slot = common.take(keys, i)
         common.take(values, i)
 
-        def multiply(s_acc, dp_acc):
-          plgpu.wgmma(s_acc, q_smem.at[wg], k_smem.at[slot].T)
-          plgpu.wgmma(dp_acc, d_o_smem.at[wg], v_smem.at[slot].T)
-          # The exponentials need the first product only, while the second runs.
-          s = plgpu.wgmma_accumulator_load(s_acc, wait_n=1)
+        s = common.product(q_smem.at[wg], k_smem.at[slot].T)
+        s = softmax.hide(s, full, bounds, first_key)
 
-          s = softmax.hide(s, full, bounds, key)
+        common.take(values, i)
+
+        def multiply(dp_acc):
+          plgpu.wgmma(dp_acc, d_o_smem.at[wg], v_smem.at[slot].T)
+          # Meanwhile:
           p = jnp.exp2(s * scale_log2 - common.rows_of(lse_log2, tile_shape))
           return p, dp_acc[...]
 
-        accumulator = plgpu.ACC(tile_shape, jnp.float32)
-        p, dp = pl.run_scoped(multiply, accumulator, accumulator)
+        p, dp = pl.run_scoped(multiply, plgpu.ACC(tile_shape, jnp.float32))
         common.give_back(values, slot)
         ds = (p * (dp - common.rows_of(delta, tile_shape))).astype(dtype)
         ds = common.operand(ds, None if ds_smem is None else ds_smem.at[wg])
@@ -120,7 +120,7 @@ def dq(
         common.give_back(keys, slot)
 
       def run(dq_acc):
-        pl.loop(0, steps)(lambda i: step(i, dq_acc))
+        pl.loop(0, count)(lambda i: step(i, dq_acc))
         return dq_acc[...]
 
       result = pl.run_scoped(run, plgpu.ACC((_ROWS, dh), jnp.float32))
@@ -135,10 +135,11 @@ def dq(
     scratch_types=(
       common.matrix((_COMPUTE, _ROWS, dh), dtype),
       common.matrix((_COMPUTE, _ROWS, dh), dtype),
-      common.matrix((_STAGES, _STEP, dh), dtype),
-      common.matrix((_STAGES, _STEP, dh), dtype),
+      plgpu.SMEM((_COMPUTE, num_bounds, _ROWS), jnp.int32),
+      common.matrix((_STAGES, _BLOCK, dh), dtype),
+      common.matrix((_STAGES, _BLOCK, dh), dtype),
       None if register_operands else common.matrix((_COMPUTE, *tile_shape), dtype),
-      plgpu.Barrier(num_arrivals=2, num_barriers=_COMPUTE),
+      plgpu.Barrier(num_arrivals=3, num_barriers=_COMPUTE),
       common.barriers(_STAGES),
       common.barriers(_STAGES),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -42,17 +42,17 @@ def start(head_dim: int) -> State:
   )
 
 
-def hide(s: Array, full: Array, bounds: Sequence[Array], first_key: Array) -> Array:
+def hide(s: Array, full: Array, bounds: Callable[[], Sequence[Array]], first_key: Array) -> Array:
   """Scores [64, keys] with -inf where a row does not see a key; unchanged where `full` is 1.
 
   Args:
-    bounds: int32 [64] each, start and end of the intervals of every row.
+    bounds: () -> int32 [64] each, start and end of the intervals of every row.
     first_key: index of the first column.
   """
 
   def compare():
     keys = plgpu.broadcasted_iota(jnp.int32, s.shape, 1, layout=LAYOUT) + first_key
-    seen = common.visible([common.rows_of(x, s.shape) for x in bounds], keys)
+    seen = common.visible([common.rows_of(x, s.shape) for x in bounds()], keys)
     return jnp.where(seen, s, -jnp.inf)
 
   return lax.cond(full == 1, lambda: s, compare)
