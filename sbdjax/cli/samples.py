@@ -16,7 +16,6 @@ from sbdjax.cli import decoders, record
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.decode.generate import Decoder
 from sbdjax.interop.pretrained import Pretrained
-from sbdjax.sigma_lm import SigmaLM
 
 # (N, dtau) of Table 2 of self-speculative masked diffusion (arXiv:2510.03929).
 TABLE_2 = ((1, 0.01), (1, 0.02), (1, 0.04), (1, 0.083), (2, 0.083), (3, 0.125), (4, 0.167))
@@ -25,10 +24,12 @@ TABLE_2 = ((1, 0.01), (1, 0.02), (1, 0.04), (1, 0.083), (2, 0.083), (3, 0.125), 
 Quality = Callable[[list[list[int]]], dict[str, Any]]
 
 
-def self_speculative(max_tokens: int) -> list[DecoderConfig]:
-  """The grid of Table 2."""
+def self_speculative(
+  max_tokens: int, rules: Iterable[tuple[int, float]] = TABLE_2
+) -> list[DecoderConfig]:
+  """Inner loops N and dtau of the cosine window."""
   common = dict(max_tokens=max_tokens, temperature=1.0)
-  return [DecoderConfig("ssmd", **common, n_inner=n, dtau=dtau) for n, dtau in TABLE_2]
+  return [DecoderConfig("ssmd", **common, n_inner=n, dtau=dtau) for n, dtau in rules]
 
 
 def masked_diffusion(
@@ -38,13 +39,6 @@ def masked_diffusion(
   common = dict(max_tokens=max_tokens, temperature=1.0, noise=noise)
   settings = [DecoderConfig("mdm", **common, steps=t) for t in steps]
   return [decoders.for_checkpoint(config, model.generation, ()) for config in settings]
-
-
-def grid(model: Pretrained, max_tokens: int, steps: Iterable[int], noise: str):
-  """The settings of a model by what it is."""
-  if isinstance(model.lm, SigmaLM):
-    return self_speculative(max_tokens)
-  return masked_diffusion(model, max_tokens, steps, noise)
 
 
 def measure(
