@@ -98,11 +98,8 @@ def dq(
       def step(i, dq_acc):
         first_key, full = list_gmem[row, tile, i] * _BLOCK, full_gmem[row, tile, i]
         slot = common.take(keys, i)
-        common.take(values, i)
-
         s = common.product(q_smem.at[wg], k_smem.at[slot].T)
         s = softmax.hide(s, full, bounds, first_key)
-
         common.take(values, i)
 
         def multiply(dp_acc):
