@@ -12,7 +12,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16
 
-.PHONY: quickstart quickstart-short test test-all lint format clean
+.PHONY: quickstart quickstart-short test test-all kernels-aot lint format clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m sbdjax quickstart
@@ -25,6 +25,10 @@ test: $(DEV)
 
 test-all: $(DEV)
 	$(RUN) -m pytest -n 2 --dist loadfile tests
+
+# Kernels compiled for TPUs and GPUs that are not here; skipped where their clients are not installed.
+kernels-aot: $(STAMP)
+	$(RUN) experiments/kernels/aot.py
 
 lint: $(DEV)
 	$(VENV)/bin/ruff check .

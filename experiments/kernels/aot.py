@@ -1,0 +1,128 @@
+"""Compiles the kernels for devices that are not here: python experiments/kernels/aot.py [--targets=...]
+
+What `make kernels-aot` runs. A target whose compile-only client is not installed is skipped, and
+says so: TPUs need libtpu (pip install "jax[tpu]"), GPUs the CUDA plugin (pip install "jax[cuda13]")
+of JAX 0.11 or newer, and ptxas. Every target has a process of its own. Fails where a program does
+not compile or a kernel spills; writes one line a program to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OUT = pathlib.Path(__file__).with_name("aot.jsonl")
+TARGETS = ("v5e:2x2", "v6e:2x2", "h200:1")
+
+
+def worker(target: str, folder: pathlib.Path) -> None:
+  """Compiles everything for one target; prints a line of JSON a program, or a reason to skip it."""
+  import jax
+
+  from sbdjax.bench import aot
+  from sbdjax.cli import record
+  from sbdjax.errors import UsageError
+  from sbdjax.train import topology
+
+  where = topology.parse(target)
+  backend = "pallas_tpu" if target.startswith("v") else "pallas_gpu"
+  if where.missing:
+    print(json.dumps({"target": target, "skipped": where.missing}))
+    return
+  # Programs for devices that are not here can be written to the cache but not read back.
+  jax.config.update("jax_enable_compilation_cache", False)
+  device = where.devices()[0]
+  for job in aot.JOBS:
+    line = {"target": target, "device": device.device_kind, "job": job.name, "backend": backend}
+    try:
+      program = aot.compile_job(job, backend, device)
+    except UsageError as e:
+      print(json.dumps({"target": target, "skipped": str(e)}), flush=True)
+      return
+    except Exception as e:  # whatever the compiler says is the result
+      text = " ".join(f"{type(e).__name__}: {e}".split())
+      line |= {"problems": [f"does not compile: {text[:500]}"], "kernels": []}
+    else:
+      kernels = aot.read_ptxas(folder) if backend == "pallas_gpu" else aot.read_bundles(folder)
+      problems = [f"{k.name}: {k.problem}" for k in kernels if k.problem]
+      line |= {
+        "problems": problems or ([] if kernels else ["the compiler reported no kernel"]),
+        "kernels": [{"name": k.name} | k.numbers for k in kernels],
+        "memory_bytes": program.memory_bytes,
+        "temporary_bytes": program.temporary_bytes,
+        "compile_seconds": program.compile_seconds,
+        "compile_cpu_seconds": program.compile_cpu_seconds,
+      }
+    finally:
+      for path in folder.iterdir():
+        path.unlink()
+    print(json.dumps(line | {"packages": record.provenance()["packages"]}), flush=True)
+
+
+def run(target: str) -> list[dict]:
+  """Lines of a target's own process, shown as they come."""
+  with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+    environment = os.environ | {
+      "JAX_PLATFORMS": "cpu",
+      "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+      # Nobody wants the device itself: several may compile for one at a time.
+      "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+      "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true",
+      "MOSAIC_GPU_DUMP_PTXAS": "1",
+      "MOSAIC_GPU_DUMP_TO": folder,
+    }
+    command = [sys.executable, __file__, f"--worker={target}", f"--folder={folder}"]
+    with subprocess.Popen(
+      command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+    ) as process:
+      lines = [json.loads(x) for x in process.stdout if x.startswith("{")]
+    errors.seek(0)
+    said = errors.read()
+  if process.returncode:
+    reason = said.strip().splitlines()[-1] if said.strip() else f"exit code {process.returncode}"
+    lines.append({"target": target, "job": "-", "problems": [reason], "kernels": []})
+  return lines
+
+
+def show(line: dict) -> str:
+  """One line of text for one of JSON."""
+  if "skipped" in line:
+    return f"{line['target']}: skipped: {line['skipped']}"
+  kernels = ", ".join(
+    f"{k['name']} " + " ".join(f"{name}={n}" for name, n in k.items() if name != "name")
+    for k in line["kernels"]
+  )
+  verdict = "; ".join(line["problems"]) or "ok"
+  return f"{line['target']}: {line['job']}: {verdict} ({kernels})"
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--targets", default=",".join(TARGETS), help="separated by commas")
+  parser.add_argument("--out", type=pathlib.Path, default=OUT, help="JSON lines")
+  parser.add_argument("--worker", help=argparse.SUPPRESS)
+  parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
+  args = parser.parse_args()
+  if args.worker:
+    worker(args.worker, args.folder)
+    return 0
+  lines = []
+  for target in args.targets.split(","):
+    found = run(target)
+    print("\n".join(map(show, found)), flush=True)
+    lines += found
+  compiled = [line for line in lines if "skipped" not in line]
+  if compiled:
+    args.out.write_text("".join(json.dumps(line) + "\n" for line in compiled))
+    print(f"recorded in {args.out}")
+  return 1 if any(line["problems"] for line in compiled) else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
