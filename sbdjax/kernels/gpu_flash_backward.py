@@ -4,7 +4,7 @@ Two kernels, so that nothing is added to from several places (Dao, arXiv:2307.08
 accumulates dq in device memory instead): `dq` walks the key tiles of a query tile as the forward
 pass does, `dkv` the query tiles of a key tile, for each query head of the key head in turn. Both
 make the probabilities again from the log-sum-exp. Two warpgroups compute, 64 rows of the result
-each, `dq` on steps of a tile of the map, 128 keys, `dkv` on steps of half a tile, 64 queries. A third loads.
+each, in steps: `dq` of a tile of the map, 128 keys, `dkv` of half a tile, 64 queries. A third loads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def dq(
   common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
   scale_log2 = scale * common.LOG2_E
-  tile_shape = (_ROWS, _BLOCK)
+  # More than two intervals need registers that a whole tile of keys leaves none of.
+  key_step = _BLOCK if num_bounds <= 4 else _BLOCK // 2
+  a_tile = _BLOCK // key_step  # steps
+  tile_shape = (_ROWS, key_step)
 
   def kernel(
     q_gmem, k_gmem, v_gmem, d_o_gmem, lse_gmem, delta_gmem,
@@ -63,19 +66,24 @@ def dq(
     b, head, wg = lax.axis_index("batch"), lax.axis_index("head"), lax.axis_index("wg")
     row = b if maps > 1 else 0
     tile = order_gmem[row, lax.axis_index("tile")]
-    count = count_gmem[row, tile]
+    steps = count_gmem[row, tile] * a_tile
     keys = common.Stream((k_smem,), *k_barriers)
     values = common.Stream((v_smem,), *v_barriers)
+
+    def place_of(i):
+      """(place in the list of key tiles, first key) of a step."""
+      place = lax.div(i, a_tile)
+      return place, list_gmem[row, tile, place] * _BLOCK + lax.rem(i, a_tile) * key_step
 
     @pl.when(wg == _COMPUTE)
     def _load():
       kv_head = lax.div(head, heads // kv_heads)
 
       def sources(i):
-        place = (b, kv_head, pl.ds(list_gmem[row, tile, i] * _BLOCK, _BLOCK))
+        place = (b, kv_head, pl.ds(place_of(i)[1], key_step))
         return (k_gmem.at[place],), (v_gmem.at[place],)
 
-      common.load(count, _STAGES, (keys, values), sources)
+      common.load(steps, _STAGES, (keys, values), sources)
 
     @pl.when(wg < _COMPUTE)
     def _compute():
@@ -96,7 +104,8 @@ def dq(
       plgpu.barrier_wait(rows_ready.at[wg])
 
       def step(i, dq_acc):
-        first_key, full = list_gmem[row, tile, i] * _BLOCK, full_gmem[row, tile, i]
+        place, first_key = place_of(i)
+        full = full_gmem[row, tile, place]
         slot = common.take(keys, i)
         s = common.product(q_smem.at[wg], k_smem.at[slot].T)
         s = softmax.hide(s, full, bounds, first_key)
@@ -117,7 +126,7 @@ def dq(
         common.give_back(keys, slot)
 
       def run(dq_acc):
-        pl.loop(0, count)(lambda i: step(i, dq_acc))
+        pl.loop(0, steps)(lambda i: step(i, dq_acc))
         return dq_acc[...]
 
       result = pl.run_scoped(run, plgpu.ACC((_ROWS, dh), jnp.float32))
@@ -133,8 +142,8 @@ def dq(
       common.matrix((_COMPUTE, _ROWS, dh), dtype),
       common.matrix((_COMPUTE, _ROWS, dh), dtype),
       plgpu.SMEM((_COMPUTE, num_bounds, _ROWS), jnp.int32),
-      common.matrix((_STAGES, _BLOCK, dh), dtype),
-      common.matrix((_STAGES, _BLOCK, dh), dtype),
+      common.matrix((_STAGES, key_step, dh), dtype),
+      common.matrix((_STAGES, key_step, dh), dtype),
       None if register_operands else common.matrix((_COMPUTE, *tile_shape), dtype),
       plgpu.Barrier(num_arrivals=3, num_barriers=_COMPUTE),
       common.barriers(_STAGES),

@@ -1,0 +1,85 @@
+"""The GPU kernel that attends over a cache, interpreted, against float64 on the same rounded inputs."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax.kernels import decode, gpu_decode
+from sbdjax.kernels.parts import Layer
+from tests.jit import quick_jit
+from tests.kernels import mask_cases
+from tests.kernels.gpu_interpreter import interpreted, needs_interpreter
+from tests.kernels.mask_cases import DECODING
+
+WINDOWS = {n: c for n, c in DECODING.items() if c.num_queries <= decode.MAX_WINDOW}
+HEAD_DIM = 64
+
+
+@quick_jit
+def run(rule, q, keys, values):
+  """`decode.decode`; the cache is layer 1 of 3, and the other layers hold NaN."""
+
+  def in_layers(x):
+    others = jnp.full_like(x, jnp.nan)
+    return Layer(jnp.stack([others, x, others]), jnp.int32(1))
+
+  slots, new = keys[0].shape[2], q.shape[2]
+  plan = decode.plan(rule, new, slots + new, block_k=gpu_decode.block_k(slots))
+  keys, values = (in_layers(keys[0]), keys[1]), (in_layers(values[0]), values[1])
+  partial = functools.partial(gpu_decode.partial, register_operands=False)
+  return decode.decode(q, keys, values, plan, partial=partial, scale=HEAD_DIM**-0.5)
+
+
+def check(case, heads, kv_heads):
+  """What is rounded to bfloat16: the weights before they are multiplied, and the result."""
+  arrays = mask_cases.inputs(case, heads, kv_heads, HEAD_DIM)[:3]
+  q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in arrays)
+  slots = case.num_keys - case.num_queries
+  cut = lambda x: (x[:, :, :slots], x[:, :, slots:])
+  with interpreted():
+    out = jax.block_until_ready(run(case.rule, q, cut(k), cut(v)))
+  exact = [np.asarray(x, np.float64) for x in (q, k, v)]
+  expected, _, probs = mask_cases.attention(*exact, case.visible, HEAD_DIM**-0.5)
+  terms = probs @ np.repeat(abs(exact[2]), heads // kv_heads, axis=1)
+  error = abs(np.asarray(out, np.float64) - expected)
+  allowed = 1.05 * 2.0**-8 * (abs(expected) + terms) + 1e-5
+  assert (error <= allowed).all(), f"{np.max(error / allowed)} times what is allowed"
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+  """Several parts of one tile or none, as a long cache on a whole GPU has of many."""
+  monkeypatch.setattr(gpu_decode, "_MULTIPROCESSORS", 6)
+  monkeypatch.setattr(gpu_decode, "_TILES_A_PART", 1)
+  jax.clear_caches()
+
+
+@needs_interpreter
+def test_window_with_unequal_rows(small_parts):
+  """An empty cache beside a full one, which is no whole number of tiles; one layer of three."""
+  check(WINDOWS["cached_5_2"], 2, 1)
+
+
+@needs_interpreter
+@pytest.mark.long
+@pytest.mark.parametrize("name", WINDOWS)
+def test_every_window(name):
+  check(WINDOWS[name], 4, 2)
+
+
+@needs_interpreter
+@pytest.mark.long
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (6, 2), (12, 1)])
+def test_query_heads_share_key_heads_in_order(small_parts, heads, kv_heads):
+  """12 query heads of 16 tokens are 192 rows: two blocks of two warpgroups side by side."""
+  check(WINDOWS["cached_16_0"], heads, kv_heads)
+
+
+def test_parts_fill_the_multiprocessors():
+  assert gpu_decode.num_parts(512, 8) == 16
+  assert gpu_decode.num_parts(512, 200) == 1
+  assert gpu_decode.num_parts(16, 8) == 4
+  assert gpu_decode.num_parts(1, 1) == 1
