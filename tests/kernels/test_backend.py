@@ -141,7 +141,13 @@ def training_and_prefill(lm):
   return lambda params: (trained(params), prefilled(params)), (models.random_params(lm),)
 
 
-@pytest.mark.parametrize(("case", "remat"), [(window, "none"), (training_and_prefill, "attention")])
+@pytest.mark.parametrize(
+  ("case", "remat"),
+  [
+    (window, "none"),
+    pytest.param(training_and_prefill, "attention", marks=pytest.mark.long),
+  ],
+)
 def test_the_network_computes_the_same_with_kernels(monkeypatch, case, remat):
   lm, made = make_lm(models.config(remat=remat)), backend._made
   kernels = {"pallas_tpu": backend.of_device(DEVICE)}

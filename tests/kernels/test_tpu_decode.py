@@ -53,7 +53,7 @@ def in_tiles(q, k_NxBxKxSxDh, v_NxBxKxSxDh, layer, cache, scale):
   return jnp.concatenate(o, axis=2), jnp.concatenate(lse, axis=2)
 
 
-@pytest.mark.parametrize("name", ["cached_5_2", "draft_tree"])
+@pytest.mark.parametrize("name", ["draft_tree", pytest.param("cached_5_2", marks=pytest.mark.long)])
 def test_parts_are_merged_to_the_whole(name):
   check(WINDOWS[name], in_tiles, 4, 2)
 
