@@ -125,9 +125,6 @@ def measure(
   rule = cases.TRAINING[case]
   queries = rule.queries(length, block_size)
   row = Row(case, name, work, length, queries, block_size, shape.batch)
-  reason = rival.missing(case, jax.default_backend())
-  if reason:
-    return dataclasses.replace(row, error=reason)
   try:
     plan = jax.jit(planner(rival, case, length, block_size))(jnp.int32(block_size))
     args = (*operands(shape, queries, rival.time_major), plan)

@@ -95,9 +95,6 @@ def measure(
   rule = cases.TRAINING[case]
   queries = rule.queries(length, block_size)
   row = Row(case, "flex", work, length, queries, block_size, shape.batch)
-  reason = missing()
-  if reason:
-    return dataclasses.replace(row, error=reason)
   import torch
   from torch.nn.attention.flex_attention import flex_attention
 

@@ -80,11 +80,13 @@ def time_forward(
   repeats: int,
   *,
   num_causal: int | None = None,
+  lasting: float = 0.0,
 ) -> Summary:
   """Seconds of a cached forward of `block_size` new tokens a row, argmax included.
 
   The cache holds `context` tokens a row. The first `num_causal` of the new tokens are causal, the
-  others one open block; None: all are causal. Compiled and run once before it is timed.
+  others one open block; None: all are causal. Compiled and run once before it is timed; for
+  `lasting` see `timing.seconds_a_call`.
   """
   num_causal = block_size if num_causal is None else num_causal
   cache = lm.init_cache(rows, context + block_size)
@@ -105,7 +107,7 @@ def time_forward(
     tokens, cache = forward(params, tokens_BxT, cache)
     return tokens
 
-  return seconds_a_call(run, repeats)
+  return seconds_a_call(run, repeats, lasting=lasting)
 
 
 def measure(

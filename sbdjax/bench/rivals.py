@@ -16,7 +16,7 @@ import jax
 from sbdjax import masks
 from sbdjax.kernels import backend
 
-_WITH_CUDNN = ("gpu", "cuda")
+_GPU = ("gpu", "cuda")
 
 
 class Rival(NamedTuple):
@@ -27,22 +27,22 @@ class Rival(NamedTuple):
       attention.
     attend: (q, k, v, plan) -> o, arrays [B, heads, T, Dh], or [B, T, heads, Dh] with `time_major`.
     time_major: the layout of its arrays.
-    missing: (name of the case, platform) -> why it cannot be had there, or "".
+    missing: platform -> why it cannot be had there, or "".
+    knows: name of a case -> whether it is meant for that mask.
   """
 
   plan: Callable[[masks.Mask, int, int], Any]
   attend: Callable[..., jax.Array]
   time_major: bool = False
-  missing: Callable[[str, str], str] = lambda case, platform: ""
+  missing: Callable[[str], str] = lambda platform: ""
+  knows: Callable[[str], bool] = lambda case: True
 
 
-def _ours(name: str, platforms: tuple[str, ...]) -> Rival:
-  def missing(case, platform):
-    del case
-    if platforms and platform not in platforms:
-      return f"not for {platform}"
-    return ""
+def _only(*platforms: str) -> Callable[[str], str]:
+  return lambda platform: "" if platform in platforms else f"not for {platform}"
 
+
+def _ours(name: str, missing: Callable[[str], str] = lambda platform: "") -> Rival:
   return Rival(
     lambda *mask: backend.get(name).plan(*mask),
     lambda q, k, v, plan: backend.get(name).attend(q, (k,), (v,), plan),
@@ -60,26 +60,21 @@ def _dense(implementation: str) -> Callable:
   )
 
 
-def _needs_cudnn(case: str, platform: str) -> str:
-  del case
-  return "" if platform in _WITH_CUDNN else f"not for {platform}"
-
-
 def _tokamax(q, k, v, matrix):
   import tokamax
 
   return tokamax.dot_product_attention(q, k, v, mask=matrix)
 
 
-def _needs_tokamax(case: str, platform: str) -> str:
-  del case, platform
+def _needs_tokamax(platform: str) -> str:
+  del platform
   return "" if importlib.util.find_spec("tokamax") else "tokamax is not installed"
 
 
 RIVALS: dict[str, Rival] = {
-  "xla": _ours("xla", ()),
-  "pallas_tpu": _ours("pallas_tpu", ("tpu",)),
-  "pallas_gpu": _ours("pallas_gpu", _WITH_CUDNN),
+  "xla": _ours("xla"),
+  "pallas_tpu": _ours("pallas_tpu", _only("tpu")),
+  "pallas_gpu": _ours("pallas_gpu", _only(*_GPU)),
   "xla_dense": Rival(_matrix, _dense("xla"), time_major=True),
   "cudnn": Rival(
     lambda mask, num_queries, num_keys: None,
@@ -87,10 +82,16 @@ RIVALS: dict[str, Rival] = {
       q, k, v, is_causal=True, implementation="cudnn"
     ),
     time_major=True,
-    missing=lambda case, platform: (
-      _needs_cudnn(case, platform) or ("" if case == "causal" else "causal only")
-    ),
+    missing=_only(*_GPU),
+    knows=lambda case: case == "causal",
   ),
-  "cudnn_dense": Rival(_matrix, _dense("cudnn"), time_major=True, missing=_needs_cudnn),
+  "cudnn_dense": Rival(_matrix, _dense("cudnn"), time_major=True, missing=_only(*_GPU)),
   "tokamax": Rival(_matrix, _tokamax, time_major=True, missing=_needs_tokamax),
 }
+
+
+def present(platform: str) -> tuple[dict[str, Rival], dict[str, str]]:
+  """Those that can be had on a platform, and why not for the others."""
+  reasons = {name: rival.missing(platform) for name, rival in RIVALS.items()}
+  there = {name: rival for name, rival in RIVALS.items() if not reasons[name]}
+  return there, {name: reason for name, reason in reasons.items() if reason}

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from sbdjax.bench import attention, cases, decode_attention, flex
 from sbdjax.bench.attention import Shape
-from sbdjax.bench.rivals import RIVALS
+from sbdjax.bench.rivals import RIVALS, present
 from sbdjax.cli import flags, record
 from sbdjax.cli.common import Parser, nearest
 from sbdjax.errors import UsageError
@@ -41,9 +41,13 @@ def choose(text: str, known: tuple[str, ...], flag: str) -> list[str]:
   return names
 
 
-def training(args: argparse.Namespace, shape: Shape) -> list[dict[str, Any]]:
-  """A row for every mask, length, pass and backend that is there."""
+def training(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
+  """A row for every mask, length, pass and backend that is there, and what is not there."""
   names = choose(args.backends, (*RIVALS, FLEX), "--backends")
+  there, absent = present(jax.default_backend())
+  if reason := flex.missing():
+    absent[FLEX] = reason
+  timed = dict(repeats=args.repeats, lasting=args.lasting)
   rows = []
   for length, case, work, name in itertools.product(
     flags.parse_ints(args.lengths, "--lengths"),
@@ -51,14 +55,13 @@ def training(args: argparse.Namespace, shape: Shape) -> list[dict[str, Any]]:
     attention.PASSES,
     names,
   ):
-    timed = dict(repeats=args.repeats, lasting=args.lasting)
     at = (case, work, shape, length, args.block_size)
-    if name == FLEX:
-      row = flex.measure(*at, **timed)
-    else:
-      row = attention.measure(name, RIVALS[name], *at, **timed)
-    rows.append(dataclasses.asdict(row))
-  return rows
+    if name in there and there[name].knows(case):
+      rows.append(attention.measure(name, there[name], *at, **timed))
+    elif name == FLEX and FLEX not in absent:
+      rows.append(flex.measure(*at, **timed))
+  absent = {name: reason for name, reason in absent.items() if name in names}
+  return {"rows": [dataclasses.asdict(row) for row in rows], "absent": absent}
 
 
 def decoding(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
@@ -105,16 +108,15 @@ def _milliseconds(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def show(found: dict[str, Any], console: Console):
-  """The record as two tables; backends that are not there are left out."""
+  """The record as two tables, and what is not there."""
   table = Table(title=f"attention, {found['device']}", title_justify="left", box=box.SIMPLE_HEAD)
   for head in ("mask", "L", "pass", "backend"):
     table.add_column(head, no_wrap=True)
   for head in ("ms", "fastest\nslowest", "TFLOP/s"):
     table.add_column(head, justify="right")
-  for row in found["training"]:
-    if not row["error"]:
-      cells = (row["case"], str(row["length"]), row["work"], row["backend"])
-      table.add_row(*cells, *_milliseconds(row), f"{row['tflops']:.3f}")
+  for row in found["training"]["rows"]:
+    cells = (row["case"], str(row["length"]), row["work"], row["backend"])
+    table.add_row(*cells, *_milliseconds(row), "" if row["error"] else f"{row['tflops']:.3f}")
   console.print(table)
   copy = found["decoding"]["copy"]["median"]
   title = f"decoding; a copy moves {copy / 1e9:,.1f} GB/s"
@@ -126,8 +128,7 @@ def show(found: dict[str, Any], console: Console):
     cells = (str(row["context"]), str(row["block_size"]), row["backend"])
     table.add_row(*cells, *_milliseconds(row), *speed)
   console.print(table)
-  absent = {r["backend"]: r["error"] for r in found["training"] if r["error"]}
-  for name, reason in absent.items():
+  for name, reason in found["training"]["absent"].items():
     console.print(f"{name}: {reason}", highlight=False)
 
 
