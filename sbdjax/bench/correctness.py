@@ -68,7 +68,7 @@ def _row(case: str, backend: str, array: str, found, expected, dtype: str) -> Ro
 def check_training(
   backend: str, case: str, shape: Shape, length: int, block_size: int
 ) -> list[Row]:
-  """Output and gradients of a backend of ours under a mask; the block size is traced."""
+  """Output and gradients of a rival of that name under a mask; the block size is traced."""
   rule, rival = cases.TRAINING[case], RIVALS[backend]
   queries = rule.queries(length, block_size)
   arrays = attention.operands(shape, queries, rival.time_major)
@@ -76,10 +76,12 @@ def check_training(
   o, gradients = jax.jit(attention.program(rival, "forward+backward"))(*arrays, plan)
   mask = rule.mask(length, block_size, jnp.int32(block_size))
   visible = np.asarray(masks.dense(mask, queries, queries))[0]
-  expected = reference(*arrays, visible)
+  heads_first = lambda x: np.asarray(x).swapaxes(1, 2) if rival.time_major else x
+  expected = reference(*map(heads_first, arrays), visible)
+  found = map(heads_first, (o, *gradients))
   return [
     _row(case, backend, name, x, y, shape.dtype)
-    for name, x, y in zip(("o", "dq", "dk", "dv"), (o, *gradients), expected, strict=True)
+    for name, x, y in zip(("o", "dq", "dk", "dv"), found, expected, strict=True)
   ]
 
 

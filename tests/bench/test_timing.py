@@ -75,3 +75,19 @@ def test_a_row_of_the_benchmark():
 def test_summary():
   assert timing.summarise([3.0, 1.0, 10.0]) == (3.0, 1.0, 10.0)
   assert np.isclose(timing.summarise([1.0, 2.0]).median, 1.5)
+
+
+@pytest.mark.parametrize("lasting, calls", [(0.0, 1), (1.0, 4), (1e9, timing._MAX_CALLS)])
+def test_a_measurement_lasts_as_long_as_it_should(monkeypatch, lasting, calls):
+  """Every call takes 0.25 s of a clock that stands still otherwise."""
+  now, waited = [0.0], []
+  monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+  def run():
+    now[0] += 0.25
+    return now[0]
+
+  found = timing.seconds_a_call(run, 3, lasting=lasting, wait=waited.append)
+  assert found == (0.25, 0.25, 0.25)
+  assert len(waited) == (4 if lasting == 0 else 5)  # warm-up, a call to see how long one takes
+  assert now[0] == pytest.approx(0.25 * (waited.__len__() - 3 + 3 * calls))
