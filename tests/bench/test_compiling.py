@@ -1,6 +1,7 @@
 """`bench compile`: programs that need no memory, and a cache that is left alone."""
 
 import json
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,13 @@ import pytest
 from sbdjax import __main__ as entry
 from sbdjax.bench import compiling
 from sbdjax.bench.timing import compile_for
-from sbdjax.cli import bench_compile, bench_common
+from sbdjax.cli import bench_common, bench_compile
 from sbdjax.decode.base import Sampler
+
+
+class _State(NamedTuple):
+  out: jax.Array
+  length: jax.Array
 
 
 def test_sampler_is_compiled_for_shapes_alone():
@@ -27,12 +33,6 @@ def test_sampler_is_compiled_for_shapes_alone():
   )
   assert (row.program, row.num_layers) == ("toy", 5) and 0 < row.seconds < 60
   assert row.temporary_bytes < 1 << 20
-
-
-def _State(out, length):
-  import collections
-
-  return collections.namedtuple("State", "out length")(out, length)
 
 
 def test_memory_of_a_program_counts_shared_buffers_once():

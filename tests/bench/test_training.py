@@ -4,7 +4,6 @@ import json
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
@@ -39,8 +38,8 @@ def test_a_row_is_timed_on_a_state_that_is_handed_on():
   assert (row.length, row.vocab_size, row.num_params, row.repeats) == (8, 7, 20, 3)
   assert 0 < row.low <= row.seconds <= row.high
   assert row.tokens_per_second == pytest.approx(16 / row.seconds)
-  held = sum(np.asarray(x).nbytes for x in batch.values()) + 4 * 20
-  assert row.peak_source == "compiled" and row.peak_bytes >= held and row.compile_seconds > 0
+  assert row.peak_source == "compiled" and row.peak_bytes >= 4 * (16 + 20)  # tokens, parameters
+  assert row.compile_seconds > 0
 
 
 @pytest.mark.long
