@@ -18,7 +18,6 @@ from sbdjax.errors import UsageError
 from sbdjax.kernels import tile_map
 
 NEEDS_JAX = (0, 11)
-HEAD_DIMS = (64, 128)
 DTYPES = (jnp.bfloat16, jnp.float16)
 BLOCK = 128  # queries, and keys, of a tile of the map
 WARPGROUP_ROWS = 64  # rows of a WGMMA
@@ -70,11 +69,33 @@ def check(dtype, head_dim: int) -> None:
       f"attention.backend=pallas_gpu computes in bfloat16 or float16, not {jnp.dtype(dtype).name}: "
       "change the compute dtype or set attention.backend=xla"
     )
-  if head_dim not in HEAD_DIMS:
+  if head_dim != 128 and (head_dim > 64 or head_dim % 8):
     raise UsageError(
-      f"attention.backend=pallas_gpu has kernels for a head_dim of {HEAD_DIMS[0]} or {HEAD_DIMS[1]}, "
+      "attention.backend=pallas_gpu has kernels for a head_dim of 128, and of up to 64 in eights, "
       f"not {head_dim}: set attention.backend=xla"
     )
+
+
+def width(head_dim: int) -> int:
+  """Columns of a head in shared memory."""
+  return 64 if head_dim <= 64 else 128
+
+
+def columns(head_dim: int) -> Any:
+  """The columns of a head in device memory, `width` of them.
+
+  Columns behind the last are copied in as zeros and not copied out, as rows are. A constant start
+  would be refused, so it is one of the running program.
+  """
+  if head_dim == width(head_dim):
+    return slice(None)
+  return pl.ds(lax.axis_index("wg") * 0, width(head_dim))
+
+
+def eights(x: Array) -> Array:
+  """`x` [..., rows, columns] with zeros for rows up to a multiple of eight, as TMA cuts them."""
+  missing = -x.shape[-2] % 8
+  return jnp.pad(x, (*(x.ndim - 2) * ((0, 0),), (0, missing), (0, 0))) if missing else x
 
 
 def matrix(shape: tuple[int, ...], dtype) -> Any:

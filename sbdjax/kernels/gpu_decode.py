@@ -64,8 +64,13 @@ def partial(
   row_groups = 1 if rows <= _ROWS else _COMPUTE  # warpgroups side by side
   key_groups = _COMPUTE // row_groups  # warpgroups that share the tiles
   row_blocks = -(-rows // (row_groups * _ROWS))
-  stages = (4 if row_groups == 1 else 3) * 128 // dh
+  width = common.width(dh)
+  stages = (4 if row_groups == 1 else 3) * 128 // width
   parts = num_parts(cache.row_tiles.shape[2], batch * kv_heads * row_blocks)
+  if k_NxBxKxSxDh.shape[3] % 8:  # copies the layer: keep caches of a multiple of eight slots
+    cut = lambda x: common.eights(jax.lax.dynamic_slice_in_dim(x, layer, 1))
+    k_NxBxKxSxDh, v_NxBxKxSxDh, layer = cut(k_NxBxKxSxDh), cut(v_NxBxKxSxDh), jnp.int32(0)
+  q = common.eights(q_BxKxRxDh)
   bounds = decode.fold(cache.bounds, rows)
   padded = row_blocks * row_groups * _ROWS
   bounds = jnp.pad(bounds, ((0, 0), (0, 0), (0, padded - rows)))
@@ -80,7 +85,7 @@ def partial(
   ):  # fmt: skip
     b, part, head = (lax.axis_index(name) for name in ("batch", "part", "head"))
     wg = lax.axis_index("wg")
-    row = b if maps > 1 else 0
+    row, columns = b if maps > 1 else 0, common.columns(dh)
     count = count_gmem[row, 0]
     first = lax.div(count * part, parts)
     steps = lax.div(count * (part + 1), parts) - first
@@ -92,7 +97,7 @@ def partial(
       matrix = (layer_gmem[0] * batch + b) * kv_heads + head
 
       def sources(i):
-        place = (matrix, pl.ds(list_gmem[row, 0, first + i] * BLOCK_K, BLOCK_K))
+        place = (matrix, pl.ds(list_gmem[row, 0, first + i] * BLOCK_K, BLOCK_K), columns)
         return (k_gmem.at[place],), (v_gmem.at[place],)
 
       common.load(steps, stages, (keys, values), sources)
@@ -105,7 +110,9 @@ def partial(
 
       @pl.when(turn == 0)
       def _load_queries():
-        plgpu.copy_gmem_to_smem(q_gmem.at[b, head, own], q_smem.at[group], q_ready.at[group])
+        plgpu.copy_gmem_to_smem(
+          q_gmem.at[b, head, own, columns], q_smem.at[group], q_ready.at[group]
+        )
 
       bounds = [
         plgpu.load(bounds_gmem.at[row, n, own], layout=softmax.ROW, optimized=False)
@@ -128,7 +135,7 @@ def partial(
         return state._replace(acc=acc)
 
       own_steps = lax.div(steps - turn + key_groups - 1, key_groups)
-      state = lax.fori_loop(0, own_steps, step, softmax.start(dh))
+      state = lax.fori_loop(0, own_steps, step, softmax.start(width))
 
       def write(state):
         o_smem[group], row_smem[group, 0] = softmax.finish(state)
@@ -155,14 +162,14 @@ def partial(
   o, lse = plgpu.kernel(
     kernel,
     out_type=(
-      jax.ShapeDtypeStruct((batch, kv_heads, parts, rows, dh), jnp.float32),
+      jax.ShapeDtypeStruct((batch, kv_heads, parts, q.shape[2], width), jnp.float32),
       jax.ShapeDtypeStruct((batch, kv_heads, parts, padded), jnp.float32),
     ),
     scratch_types=(
-      common.matrix((row_groups, _ROWS, dh), dtype),
-      common.matrix((stages, BLOCK_K, dh), dtype),
-      common.matrix((stages, BLOCK_K, dh), dtype),
-      common.matrix((row_groups, _ROWS, dh), jnp.float32),
+      common.matrix((row_groups, _ROWS, width), dtype),
+      common.matrix((stages, BLOCK_K, width), dtype),
+      common.matrix((stages, BLOCK_K, width), dtype),
+      common.matrix((row_groups, _ROWS, width), jnp.float32),
       plgpu.SMEM((row_groups, 2, _ROWS), jnp.float32),
       None if register_operands else common.matrix((_COMPUTE, _ROWS, BLOCK_K), dtype),
       plgpu.Barrier(num_barriers=row_groups),
@@ -177,7 +184,7 @@ def partial(
     kernel_name="sbdjax_decode",
     compiler_params=plgpu.CompilerParams(approx_math=True),
   )(
-    q_BxKxRxDh,
+    q,
     # TMA has five axes, two of which go into the tiles.
     k_NxBxKxSxDh.reshape(-1, *k_NxBxKxSxDh.shape[3:]),
     v_NxBxKxSxDh.reshape(-1, *v_NxBxKxSxDh.shape[3:]),
@@ -187,4 +194,4 @@ def partial(
     cache.row_tiles,
     cache.row_full,
   )
-  return o, lse[..., :rows]
+  return o[:, :, :, :rows, :dh], lse[..., :rows]

@@ -33,7 +33,7 @@ def forward(
   """softmax(scale q k^T) v over the keys each query sees.
 
   Args:
-    q_BxHxTxDh: queries, bfloat16 or float16, Dh 64 or 128; H is a multiple of K.
+    q_BxHxTxDh: queries, bfloat16 or float16, Dh 128 or up to 64 in eights; H is a multiple of K.
     k_BxKxSxDh: keys.
     v_BxKxSxDh: values.
     plan: of the mask, for T queries and S keys.
@@ -53,7 +53,9 @@ def forward(
   dtype = q_BxHxTxDh.dtype
   common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
-  stages = 2 * 128 // dh  # 128 KB of keys and values
+  width = common.width(dh)
+  stages = 2 * 128 // width  # 128 KB of keys and values
+  q, k, v = map(common.eights, (q_BxHxTxDh, k_BxKxSxDh, v_BxKxSxDh))
   scale_log2 = scale * common.LOG2_E
 
   def kernel(
@@ -62,7 +64,7 @@ def forward(
     q_smem, k_smem, v_smem, lse_smem, p_smem, q_ready, k_barriers, v_barriers, turn,
   ):  # fmt: skip
     b, head, wg = lax.axis_index("batch"), lax.axis_index("head"), lax.axis_index("wg")
-    row = b if maps > 1 else 0
+    row, columns = b if maps > 1 else 0, common.columns(dh)
     tile = order_gmem[row, lax.axis_index("tile")]
     count = count_gmem[row, tile]
     keys = common.Stream((k_smem,), *k_barriers)
@@ -73,7 +75,7 @@ def forward(
       kv_head = lax.div(head, heads // kv_heads)
 
       def sources(i):
-        place = (b, kv_head, pl.ds(list_gmem[row, tile, i] * _BLOCK, _BLOCK))
+        place = (b, kv_head, pl.ds(list_gmem[row, tile, i] * _BLOCK, _BLOCK), columns)
         return (k_gmem.at[place],), (v_gmem.at[place],)
 
       common.load(count, stages, (keys, values), sources)
@@ -82,7 +84,7 @@ def forward(
     def _compute():
       plgpu.set_max_registers(232, action="increase")
       rows = pl.ds(tile * _BLOCK + wg * _ROWS, _ROWS)
-      plgpu.copy_gmem_to_smem(q_gmem.at[b, head, rows], q_smem.at[wg], q_ready.at[wg])
+      plgpu.copy_gmem_to_smem(q_gmem.at[b, head, rows, columns], q_smem.at[wg], q_ready.at[wg])
       bounds = [
         plgpu.load(bounds_gmem.at[row, n, rows], layout=softmax.ROW, optimized=False)
         for n in range(num_bounds)
@@ -120,26 +122,26 @@ def forward(
         common.give_back(values, slot)
         return state._replace(acc=acc)
 
-      state = lax.fori_loop(0, count, step, softmax.start(dh))
+      state = lax.fori_loop(0, count, step, softmax.start(width))
       pl.when(wg == 0)(swap_turns)
 
       o, lse_smem[wg] = softmax.finish(state)
       q_smem[wg] = o.astype(dtype)
       plgpu.commit_smem()
-      plgpu.copy_smem_to_gmem(q_smem.at[wg], o_gmem.at[b, head, rows])
+      plgpu.copy_smem_to_gmem(q_smem.at[wg], o_gmem.at[b, head, rows, columns])
       plgpu.copy_smem_to_gmem(lse_smem.at[wg], lse_gmem.at[b, head, rows])
       plgpu.wait_smem_to_gmem(0)
 
   o, lse = plgpu.kernel(
     kernel,
     out_type=(
-      jax.ShapeDtypeStruct(q_BxHxTxDh.shape, dtype),
+      jax.ShapeDtypeStruct(q.shape, dtype),
       jax.ShapeDtypeStruct((batch, heads, padded), jnp.float32),
     ),
     scratch_types=(
-      common.matrix((_COMPUTE, _ROWS, dh), dtype),
-      common.matrix((stages, _BLOCK, dh), dtype),
-      common.matrix((stages, _BLOCK, dh), dtype),
+      common.matrix((_COMPUTE, _ROWS, width), dtype),
+      common.matrix((stages, _BLOCK, width), dtype),
+      common.matrix((stages, _BLOCK, width), dtype),
       plgpu.SMEM((_COMPUTE, _ROWS), jnp.float32),
       None if register_operands else common.matrix((_COMPUTE, _ROWS, _BLOCK), dtype),
       plgpu.Barrier(num_barriers=_COMPUTE),
@@ -154,13 +156,13 @@ def forward(
     kernel_name="sbdjax_flash_forward",
     compiler_params=plgpu.CompilerParams(approx_math=True),
   )(
-    q_BxHxTxDh,
-    k_BxKxSxDh,
-    v_BxKxSxDh,
+    q,
+    k,
+    v,
     plan.map.bounds,
     plan.row_order,
     plan.map.row_count,
     plan.map.row_tiles,
     plan.map.row_full,
   )
-  return o, lse[..., :num_queries]
+  return o[:, :, :num_queries], lse[..., :num_queries]

@@ -52,6 +52,8 @@ def dq(
   common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
   scale_log2 = scale * common.LOG2_E
+  width = common.width(dh)
+  q, k, v, d_o = map(common.eights, (q_BxHxTxDh, k_BxKxSxDh, v_BxKxSxDh, d_o_BxHxTxDh))
   # More than two intervals need registers that a whole tile of keys leaves none of.
   key_step = _BLOCK if num_bounds <= 4 else _BLOCK // 2
   a_tile = _BLOCK // key_step  # steps
@@ -64,7 +66,7 @@ def dq(
     q_smem, d_o_smem, bounds_smem, k_smem, v_smem, ds_smem, rows_ready, k_barriers, v_barriers,
   ):  # fmt: skip
     b, head, wg = lax.axis_index("batch"), lax.axis_index("head"), lax.axis_index("wg")
-    row = b if maps > 1 else 0
+    row, columns = b if maps > 1 else 0, common.columns(dh)
     tile = order_gmem[row, lax.axis_index("tile")]
     steps = count_gmem[row, tile] * a_tile
     keys = common.Stream((k_smem,), *k_barriers)
@@ -80,7 +82,7 @@ def dq(
       kv_head = lax.div(head, heads // kv_heads)
 
       def sources(i):
-        place = (b, kv_head, pl.ds(place_of(i)[1], key_step))
+        place = (b, kv_head, pl.ds(place_of(i)[1], key_step), columns)
         return (k_gmem.at[place],), (v_gmem.at[place],)
 
       common.load(steps, _STAGES, (keys, values), sources)
@@ -89,8 +91,10 @@ def dq(
     def _compute():
       plgpu.set_max_registers(232, action="increase")
       rows = pl.ds(tile * _BLOCK + wg * _ROWS, _ROWS)
-      plgpu.copy_gmem_to_smem(q_gmem.at[b, head, rows], q_smem.at[wg], rows_ready.at[wg])
-      plgpu.copy_gmem_to_smem(d_o_gmem.at[b, head, rows], d_o_smem.at[wg], rows_ready.at[wg])
+      plgpu.copy_gmem_to_smem(q_gmem.at[b, head, rows, columns], q_smem.at[wg], rows_ready.at[wg])
+      plgpu.copy_gmem_to_smem(
+        d_o_gmem.at[b, head, rows, columns], d_o_smem.at[wg], rows_ready.at[wg]
+      )
       plgpu.copy_gmem_to_smem(bounds_gmem.at[row, :, rows], bounds_smem.at[wg], rows_ready.at[wg])
 
       def load_row(ref):
@@ -129,21 +133,21 @@ def dq(
         pl.loop(0, steps)(lambda i: step(i, dq_acc))
         return dq_acc[...]
 
-      result = pl.run_scoped(run, plgpu.ACC((_ROWS, dh), jnp.float32))
+      result = pl.run_scoped(run, plgpu.ACC((_ROWS, width), jnp.float32))
       q_smem[wg] = (result * scale).astype(dtype)
       plgpu.commit_smem()
-      plgpu.copy_smem_to_gmem(q_smem.at[wg], dq_gmem.at[b, head, rows])
+      plgpu.copy_smem_to_gmem(q_smem.at[wg], dq_gmem.at[b, head, rows, columns])
       plgpu.wait_smem_to_gmem(0)
 
-  return plgpu.kernel(
+  result = plgpu.kernel(
     kernel,
-    out_type=jax.ShapeDtypeStruct(q_BxHxTxDh.shape, dtype),
+    out_type=jax.ShapeDtypeStruct(q.shape, dtype),
     scratch_types=(
-      common.matrix((_COMPUTE, _ROWS, dh), dtype),
-      common.matrix((_COMPUTE, _ROWS, dh), dtype),
+      common.matrix((_COMPUTE, _ROWS, width), dtype),
+      common.matrix((_COMPUTE, _ROWS, width), dtype),
       plgpu.SMEM((_COMPUTE, num_bounds, _ROWS), jnp.int32),
-      common.matrix((_STAGES, key_step, dh), dtype),
-      common.matrix((_STAGES, key_step, dh), dtype),
+      common.matrix((_STAGES, key_step, width), dtype),
+      common.matrix((_STAGES, key_step, width), dtype),
       None if register_operands else common.matrix((_COMPUTE, *tile_shape), dtype),
       plgpu.Barrier(num_arrivals=3, num_barriers=_COMPUTE),
       common.barriers(_STAGES),
@@ -156,10 +160,10 @@ def dq(
     kernel_name="sbdjax_flash_dq",
     compiler_params=plgpu.CompilerParams(approx_math=True),
   )(
-    q_BxHxTxDh,
-    k_BxKxSxDh,
-    v_BxKxSxDh,
-    d_o_BxHxTxDh,
+    q,
+    k,
+    v,
+    d_o,
     _pad(lse_BxHxT, padded, EMPTY),
     _pad(delta_BxHxT, padded, 0.0),
     plan.map.bounds,
@@ -168,6 +172,7 @@ def dq(
     plan.map.row_tiles,
     plan.map.row_full,
   )
+  return result[:, :, :num_queries]
 
 
 def dkv(
@@ -192,13 +197,15 @@ def dkv(
   Raises:
     UsageError: from `gpu_common.check`.
   """
-  batch, heads, num_queries, dh = q_BxHxTxDh.shape
+  batch, heads, _, dh = q_BxHxTxDh.shape
   kv_heads = k_BxKxSxDh.shape[1]
   dtype = k_BxKxSxDh.dtype
   common.check(dtype, dh)
   maps, num_bounds, padded = plan.map.bounds.shape
   group = heads // kv_heads
   scale_log2 = scale * common.LOG2_E
+  width = common.width(dh)
+  q, k, v, d_o = map(common.eights, (q_BxHxTxDh, k_BxKxSxDh, v_BxKxSxDh, d_o_BxHxTxDh))
   tile_shape = (_ROWS, _STEP)
 
   def kernel(
@@ -209,7 +216,7 @@ def dkv(
     rows_ready, q_barriers, d_o_barriers,
   ):  # fmt: skip
     b, kv_head, wg = lax.axis_index("batch"), lax.axis_index("head"), lax.axis_index("wg")
-    row = b if maps > 1 else 0
+    row, columns = b if maps > 1 else 0, common.columns(dh)
     tile = order_gmem[row, lax.axis_index("tile")]
     steps = count_gmem[row, tile] * group * _STEPS
     queries = common.Stream((q_smem, lse_smem, bounds_smem), *q_barriers)
@@ -225,10 +232,14 @@ def dkv(
     def _load():
       def sources(i):
         head, _, first = place_of(i)
-        place = (b, head, pl.ds(first, _STEP))
+        rows = (b, head, pl.ds(first, _STEP))
         return (
-          (q_gmem.at[place], lse_gmem.at[place], bounds_gmem.at[row, :, pl.ds(first, _STEP)]),
-          (d_o_gmem.at[place], delta_gmem.at[place]),
+          (
+            q_gmem.at[*rows, columns],
+            lse_gmem.at[rows],
+            bounds_gmem.at[row, :, pl.ds(first, _STEP)],
+          ),
+          (d_o_gmem.at[*rows, columns], delta_gmem.at[rows]),
         )
 
       common.load(steps, _STAGES, (queries, gradients), sources)
@@ -238,8 +249,12 @@ def dkv(
       plgpu.set_max_registers(232, action="increase")
       first_key = tile * _BLOCK + wg * _ROWS
       keys = pl.ds(first_key, _ROWS)
-      plgpu.copy_gmem_to_smem(k_gmem.at[b, kv_head, keys], k_smem.at[wg], rows_ready.at[wg])
-      plgpu.copy_gmem_to_smem(v_gmem.at[b, kv_head, keys], v_smem.at[wg], rows_ready.at[wg])
+      plgpu.copy_gmem_to_smem(
+        k_gmem.at[b, kv_head, keys, columns], k_smem.at[wg], rows_ready.at[wg]
+      )
+      plgpu.copy_gmem_to_smem(
+        v_gmem.at[b, kv_head, keys, columns], v_smem.at[wg], rows_ready.at[wg]
+      )
       plgpu.barrier_wait(rows_ready.at[wg])
       scratch = None if p_smem is None else p_smem.at[wg]
 
@@ -282,28 +297,28 @@ def dkv(
         pl.loop(0, steps)(lambda i: step(i, dk_acc, dv_acc))
         return dk_acc[...], dv_acc[...]
 
-      accumulator = plgpu.ACC((_ROWS, dh), jnp.float32)
+      accumulator = plgpu.ACC((_ROWS, width), jnp.float32)
       dk, dv = pl.run_scoped(run, accumulator, accumulator)
       k_smem[wg] = (dk * scale).astype(dtype)
       v_smem[wg] = dv.astype(dtype)
       plgpu.commit_smem()
-      plgpu.copy_smem_to_gmem(k_smem.at[wg], dk_gmem.at[b, kv_head, keys])
-      plgpu.copy_smem_to_gmem(v_smem.at[wg], dv_gmem.at[b, kv_head, keys])
+      plgpu.copy_smem_to_gmem(k_smem.at[wg], dk_gmem.at[b, kv_head, keys, columns])
+      plgpu.copy_smem_to_gmem(v_smem.at[wg], dv_gmem.at[b, kv_head, keys, columns])
       plgpu.wait_smem_to_gmem(0)
 
-  return plgpu.kernel(
+  dk, dv = plgpu.kernel(
     kernel,
     out_type=(
-      jax.ShapeDtypeStruct(k_BxKxSxDh.shape, dtype),
-      jax.ShapeDtypeStruct(v_BxKxSxDh.shape, dtype),
+      jax.ShapeDtypeStruct(k.shape, dtype),
+      jax.ShapeDtypeStruct(v.shape, dtype),
     ),
     scratch_types=(
-      common.matrix((_COMPUTE, _ROWS, dh), dtype),
-      common.matrix((_COMPUTE, _ROWS, dh), dtype),
-      common.matrix((_STAGES, _STEP, dh), dtype),
+      common.matrix((_COMPUTE, _ROWS, width), dtype),
+      common.matrix((_COMPUTE, _ROWS, width), dtype),
+      common.matrix((_STAGES, _STEP, width), dtype),
       plgpu.SMEM((_STAGES, _STEP), jnp.float32),
       plgpu.SMEM((_STAGES, num_bounds, _STEP), jnp.int32),
-      common.matrix((_STAGES, _STEP, dh), dtype),
+      common.matrix((_STAGES, _STEP, width), dtype),
       plgpu.SMEM((_STAGES, _STEP), jnp.float32),
       None if register_operands else common.matrix((_COMPUTE, *tile_shape), dtype),
       plgpu.Barrier(num_arrivals=2, num_barriers=_COMPUTE),
@@ -317,10 +332,10 @@ def dkv(
     kernel_name="sbdjax_flash_dkv",
     compiler_params=plgpu.CompilerParams(approx_math=True),
   )(
-    q_BxHxTxDh,
-    k_BxKxSxDh,
-    v_BxKxSxDh,
-    d_o_BxHxTxDh,
+    q,
+    k,
+    v,
+    d_o,
     _pad(lse_BxHxT, padded, EMPTY),
     _pad(delta_BxHxT, padded, 0.0),
     plan.map.bounds,
@@ -329,6 +344,8 @@ def dkv(
     plan.map.col_tiles,
     plan.map.col_full,
   )
+  num_keys = k_BxKxSxDh.shape[2]
+  return dk[:, :, :num_keys], dv[:, :, :num_keys]
 
 
 def _pad(x_BxHxT, length, value):

@@ -15,7 +15,6 @@ from tests.kernels.gpu_interpreter import interpreted, needs_interpreter
 from tests.kernels.mask_cases import DECODING
 
 WINDOWS = {n: c for n, c in DECODING.items() if c.num_queries <= decode.MAX_WINDOW}
-HEAD_DIM = 64
 
 
 @quick_jit
@@ -30,19 +29,19 @@ def run(rule, q, keys, values):
   plan = decode.plan(rule, new, slots + new, block_k=gpu_decode.block_k(slots))
   keys, values = (in_layers(keys[0]), keys[1]), (in_layers(values[0]), values[1])
   partial = functools.partial(gpu_decode.partial, register_operands=False)
-  return decode.decode(q, keys, values, plan, partial=partial, scale=HEAD_DIM**-0.5)
+  return decode.decode(q, keys, values, plan, partial=partial, scale=q.shape[-1] ** -0.5)
 
 
-def check(case, heads, kv_heads):
+def check(case, heads, kv_heads, head_dim=64):
   """What is rounded to bfloat16: the weights before they are multiplied, and the result."""
-  arrays = mask_cases.inputs(case, heads, kv_heads, HEAD_DIM)[:3]
+  arrays = mask_cases.inputs(case, heads, kv_heads, head_dim)[:3]
   q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in arrays)
   slots = case.num_keys - case.num_queries
   cut = lambda x: (x[:, :, :slots], x[:, :, slots:])
   with interpreted():
     out = jax.block_until_ready(run(case.rule, q, cut(k), cut(v)))
   exact = [np.asarray(x, np.float64) for x in (q, k, v)]
-  expected, _, probs = mask_cases.attention(*exact, case.visible, HEAD_DIM**-0.5)
+  expected, _, probs = mask_cases.attention(*exact, case.visible, head_dim**-0.5)
   terms = probs @ np.repeat(abs(exact[2]), heads // kv_heads, axis=1)
   error = abs(np.asarray(out, np.float64) - expected)
   allowed = 1.05 * 2.0**-8 * (abs(expected) + terms) + 1e-5
@@ -76,6 +75,12 @@ def test_every_window(name):
 def test_query_heads_share_key_heads_in_order(small_parts, heads, kv_heads):
   """12 query heads of 16 tokens are 192 rows: two blocks of two warpgroups side by side."""
   check(WINDOWS["cached_16_0"], heads, kv_heads)
+
+
+@needs_interpreter
+@pytest.mark.long
+def test_heads_that_fill_part_of_their_columns():
+  check(WINDOWS["cached_5_2"], 3, 1, 48)
 
 
 def test_parts_fill_the_multiprocessors():

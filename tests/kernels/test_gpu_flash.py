@@ -117,6 +117,13 @@ def test_heads_of_128_in_float16(name):
 @needs_interpreter
 @pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
+def test_heads_that_fill_part_of_their_columns(name):
+  interpret(name, CASES["sbd_5"], 2, 1, 24)
+
+
+@needs_interpreter
+@pytest.mark.long
+@pytest.mark.parametrize("name", KERNELS)
 def test_more_tiles_than_stages(name):
   """The ring of tiles in shared memory goes round."""
   length = 5 * 128 + 9
@@ -141,7 +148,7 @@ def test_an_old_jax_is_named():
 @needs_interpreter
 @pytest.mark.parametrize(
   ("dtype", "head_dim", "message"),
-  [(jnp.float32, 64, "not float32: change the compute dtype"), (jnp.bfloat16, 48, "not 48: set")],
+  [(jnp.float32, 64, "not float32: change the compute dtype"), (jnp.bfloat16, 80, "not 80: set")],
 )
 def test_what_cannot_be_computed_is_named(dtype, head_dim, message):
   x = jnp.zeros((1, 1, 128, head_dim), dtype)
