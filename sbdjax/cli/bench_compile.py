@@ -38,14 +38,18 @@ _CONFIG = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs" / "s
 TRAIN = "train"
 
 
-def _decoder(name: str, max_tokens: int) -> DecoderConfig:
-  """The method with its own defaults, and the attention that those which ask for one know best."""
-  fields = {"attention": "block_causal"} if name in ("static", "dynamic", "freedave") else {}
-  return DecoderConfig(name=name, max_tokens=max_tokens, **fields)
+# What a checkpoint would say of the attention it was trained with.
+_ATTENTION = dict.fromkeys(("static", "dynamic", "freedave"), "block_causal") | {"mdm": "full"}
+
+
+def decoder_of(name: str, max_tokens: int) -> DecoderConfig:
+  """The method with its own defaults."""
+  attention = _ATTENTION.get(name, DecoderConfig.attention)
+  return DecoderConfig(name=name, max_tokens=max_tokens, attention=attention)
 
 
 def _sampler_row(name: str, fields: Mapping[str, Any], args: argparse.Namespace) -> Row:
-  config = _decoder(name, args.max_tokens)
+  config = decoder_of(name, args.max_tokens)
   lm = build_model(
     dict(fields) | {"param_dtype": fields.get("compute_dtype", "float32")},
     causal_blocks=METHODS[name].models == (SigmaLM,),

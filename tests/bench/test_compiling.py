@@ -10,8 +10,11 @@ import pytest
 from sbdjax import __main__ as entry
 from sbdjax.bench import compiling
 from sbdjax.bench.timing import compile_for
-from sbdjax.cli import bench_common, bench_compile
+from sbdjax.cli import bench_common, bench_compile, decoders
 from sbdjax.decode.base import Sampler
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
+from tests import models
 
 
 class _State(NamedTuple):
@@ -33,6 +36,15 @@ def test_sampler_is_compiled_for_shapes_alone():
   )
   assert (row.program, row.num_layers) == ("toy", 5) and 0 < row.seconds < 60
   assert row.temporary_bytes < 1 << 20
+
+
+@pytest.mark.parametrize("name", decoders.METHODS)
+def test_every_sampler_can_be_built(name):
+  config = bench_compile.decoder_of(name, 4)
+  model = models.config(mask_id=12)
+  on_top = decoders.METHODS[name].models == (SigmaLM,)
+  lm = make_sigma_lm(model, HeadConfig()) if on_top else models.lm_of(mask_id=12)
+  assert callable(decoders.make_sampler(lm, config, ()).step)
 
 
 def test_memory_of_a_program_counts_shared_buffers_once():
