@@ -240,12 +240,12 @@ def run(stage: str, args: argparse.Namespace) -> Iterator[dict]:
   """Records of a stage, as its process gives them; the last one says how it failed, if it did."""
   command = [sys.executable, __file__, f"--worker={stage}", f"--size={args.size}"]
   command += [f"--limit_s={args.limit_s}"]
-  # The whole device is not taken in advance: torch wants some of it, too.
-  environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ
+  # Where torch wants some of the device, JAX does not take it in advance.
+  environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if stage == "flex" else {}
   log = args.out.with_suffix(f".{stage}.log")
   with open(log, "w+") as errors:
     process = subprocess.Popen(
-      command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+      command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=errors, text=True
     )
     watch = threading.Timer(args.limit_s + _GRACE_S, process.kill)
     watch.start()
