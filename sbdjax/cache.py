@@ -48,15 +48,28 @@ def write(
   """Stores T new entries of each row at `slots_BxT`; slots outside [0, capacity) are dropped."""
   # A negative index would wrap around in a scatter; send it beyond the end instead.
   slots_BxT = jnp.where(slots_BxT < 0, cache.capacity, slots_BxT)
-  rows_Bx1 = jnp.arange(slots_BxT.shape[0])[:, None]
 
   def put(buffer, new):
-    # The two index arrays are apart, so the indexed axes (B, T) lead in the update.
-    return buffer.at[:, rows_Bx1, :, slots_BxT].set(
-      jnp.transpose(new, (1, 3, 0, 2, 4)).astype(buffer.dtype), mode="drop"
+    # A scatter of whole windows [N, K, Dh] makes TPU's compiler keep the buffer with those axes
+    # last, and copy all of it for kernels that read it as it is declared, each forward.
+    return jax.lax.platform_dependent(
+      buffer, new.astype(buffer.dtype), slots_BxT, tpu=_put_vectors, default=_put_windows
     )
 
   return cache.replace(k=put(cache.k, k_NxBxKxTxDh), v=put(cache.v, v_NxBxKxTxDh))
+
+
+def _put_windows(buffer, new_NxBxKxTxDh, slots_BxT):
+  rows_Bx1 = jnp.arange(slots_BxT.shape[0])[:, None]
+  # The two index arrays are apart, so the indexed axes (B, T) lead in the update.
+  update = jnp.transpose(new_NxBxKxTxDh, (1, 3, 0, 2, 4))
+  return buffer.at[:, rows_Bx1, :, slots_BxT].set(update, mode="drop")
+
+
+def _put_vectors(buffer, new_NxBxKxTxDh, slots_BxT):
+  layers, rows, heads = jnp.ogrid[tuple(slice(n) for n in buffer.shape[:3])]
+  at = (*(x[..., None] for x in (layers, rows, heads)), slots_BxT[None, :, None])
+  return buffer.at[at].set(new_NxBxKxTxDh, mode="drop")
 
 
 def copy_slot(cache: KVCache, source_B: jax.Array, target_B: jax.Array) -> KVCache:

@@ -60,6 +60,12 @@ def test_write_stores_entries_in_their_slots_and_drops_the_rest(slots):
   np.testing.assert_array_equal(after.length_B, before.length_B)
 
 
+def test_the_write_for_tpu_is_the_same_write():
+  new, slots = entries(3)[0], jnp.array([[4, 0, 7], [2, 3, 4], [5, 1, 6]])
+  written = jax.jit(cache._put_vectors)(empty().k, new, slots)
+  np.testing.assert_array_equal(written, naive_write(empty().k, new, slots))
+
+
 def test_only_commit_moves_length_and_it_moves_each_row_by_its_own():
   k, v = entries(3)
   written = write(empty(), k, v, jnp.broadcast_to(jnp.arange(3), (B, 3)))

@@ -43,6 +43,7 @@ from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.decode.generate import Decoder, Result, check_context
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.kernels import backend as attention
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int]:
@@ -67,9 +68,9 @@ def _read_prompts(path: str) -> list[str]:
   return [line for line in files.read_text(assets.resolve(path)).splitlines() if line.strip()]
 
 
-def open_model(checkpoint: str, dtype: str | None) -> Pretrained:
+def open_model(checkpoint: str, dtype: str | None, attention_backend: str) -> Pretrained:
   """The checkpoint; one without a vocabulary reads token ids only and shows them as numbers."""
-  model = load_pretrained(checkpoint, dtype=dtype)
+  model = load_pretrained(checkpoint, dtype=dtype, attention_backend=attention_backend)
   if model.tokenizer is None:
     shape = model.lm.config
     model = model._replace(tokenizer=NumberTokenizer(shape.vocab_size, shape.mask_id))
@@ -211,6 +212,7 @@ def _parser() -> Parser:
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
   add("--batch_size", type=int, default=16, help="prompts decoded together (with --json)")
   add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--attention_backend", choices=attention.NAMES, default="auto", help="see kernels/backend.py")
   add("--frame_seconds", type=float, default=0.03, help="shortest time a live frame is shown")
   return parser
 
@@ -222,7 +224,7 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.batch_size, 1, "--batch_size")
   flags.at_least(args.seed, 0, "--seed")
   config = decoders.from_flags(texts)
-  model = open_model(args.checkpoint, args.dtype)
+  model = open_model(args.checkpoint, args.dtype, args.attention_backend)
   config = decoders.for_checkpoint(config, model.generation, texts)
   # Says so now if the model cannot be decoded this way.
   decoders.make_sampler(model.lm, config, model.generation.eos_ids)

@@ -271,6 +271,7 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
     keep_freed_memory()
   tokenizer = load_tokenizer(settings.data.tokenizer)
   lm, params, eos_ids = _open_model(settings, tokenizer)
+  attention.get(lm.config.attention_backend)  # says now if these devices do not have it
   shard = dict(process_index=jax.process_index(), process_count=jax.process_count())
   shard |= dict(batch_size=settings.train.batch_size, tokenizer=tokenizer)
   batches = make_pipeline(settings.data, "train", seed=settings.train.seed, **shard)

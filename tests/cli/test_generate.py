@@ -124,6 +124,7 @@ def test_rows_do_not_depend_on_the_batch(tiny, capsys):
     (["--prompts_file=nowhere.txt"], 1, "nowhere.txt"),
     (["--prompts_file=EMPTY"], 1, "empty.txt is empty"),
     (["--prompt=a", "--batch_size=0"], 2, "--batch_size=0"),
+    (["--prompt=a", "--attention_backend=cudnn"], 2, "does not run on cpu"),
   ],
 )
 def test_bad_input_is_one_line(tiny, tmp_path, capsys, args, code, message):
