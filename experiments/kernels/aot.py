@@ -3,7 +3,8 @@
 What `make kernels-aot` runs. A target whose compile-only client is not installed is skipped, and
 says so: TPUs need libtpu (pip install "jax[tpu]"), GPUs the CUDA plugin (pip install "jax[cuda13]")
 of JAX 0.11 or newer, and ptxas. Every target has a process of its own. Fails where a program does
-not compile or a kernel spills; writes one line a program to --out.
+not compile or a GPU kernel spills; writes one line a program to --out. --bundles counts the
+instructions of TPU kernels, and those that spill, in what the compiler dumps (80 MB a program).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def worker(target: str, folder: pathlib.Path) -> None:
   from sbdjax.train import topology
 
   where = topology.parse(target)
-  backend = "pallas_tpu" if target.startswith("v") else "pallas_gpu"
+  on_gpu = not target.startswith("v")
+  backend = "pallas_gpu" if on_gpu else "pallas_tpu"
   if where.missing:
     print(json.dumps({"target": target, "skipped": where.missing}))
     return
@@ -42,17 +44,19 @@ def worker(target: str, folder: pathlib.Path) -> None:
     line = {"target": target, "device": device.device_kind, "job": job.name, "backend": backend}
     try:
       program = aot.compile_job(job, backend, device)
-    except UsageError as e:
-      print(json.dumps({"target": target, "skipped": str(e)}), flush=True)
-      return
     except Exception as e:  # whatever the compiler says is the result
+      if isinstance(e, UsageError) and job is aot.JOBS[0]:  # this JAX has no such kernels
+        print(json.dumps({"target": target, "skipped": str(e)}), flush=True)
+        return
       text = " ".join(f"{type(e).__name__}: {e}".split())
       line |= {"problems": [f"does not compile: {text[:500]}"], "kernels": []}
     else:
-      kernels = aot.read_ptxas(folder) if backend == "pallas_gpu" else aot.read_bundles(folder)
+      kernels = aot.read_ptxas(folder) if on_gpu else aot.read_bundles(folder)
+      if on_gpu and not kernels:
+        raise RuntimeError("the compiler says nothing of registers")
       problems = [f"{k.name}: {k.problem}" for k in kernels if k.problem]
       line |= {
-        "problems": problems or ([] if kernels else ["the compiler reported no kernel"]),
+        "problems": problems,
         "kernels": [{"name": k.name} | k.numbers for k in kernels],
         "memory_bytes": program.memory_bytes,
         "temporary_bytes": program.temporary_bytes,
@@ -62,21 +66,25 @@ def worker(target: str, folder: pathlib.Path) -> None:
     finally:
       for path in folder.iterdir():
         path.unlink()
-    print(json.dumps(line | {"packages": record.provenance()["packages"]}), flush=True)
+    made_by = record.provenance()
+    line |= {name: made_by[name] for name in ("git_commit", "git_modified", "packages")}
+    print(json.dumps(line), flush=True)
 
 
-def run(target: str) -> list[dict]:
-  """Lines of a target's own process, shown as they come."""
+def run(target: str, bundles: bool = False) -> list[dict]:
+  """Lines of a target's own process."""
   with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
     environment = os.environ | {
       "JAX_PLATFORMS": "cpu",
       "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
       # Nobody wants the device itself: several may compile for one at a time.
       "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-      "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true",
       "MOSAIC_GPU_DUMP_PTXAS": "1",
       "MOSAIC_GPU_DUMP_TO": folder,
     }
+    if bundles:
+      dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+      environment["LIBTPU_INIT_ARGS"] = dump
     command = [sys.executable, __file__, f"--worker={target}", f"--folder={folder}"]
     with subprocess.Popen(
       command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -99,13 +107,19 @@ def show(line: dict) -> str:
     for k in line["kernels"]
   )
   verdict = "; ".join(line["problems"]) or "ok"
-  return f"{line['target']}: {line['job']}: {verdict} ({kernels})"
+  memory = (
+    f"{line['temporary_bytes'] / 2**20:.1f} MiB of temporaries; "
+    if "temporary_bytes" in line
+    else ""
+  )
+  return f"{line['target']}: {line['job']}: {verdict} ({memory}{kernels})"
 
 
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--targets", default=",".join(TARGETS), help="separated by commas")
   parser.add_argument("--out", type=pathlib.Path, default=OUT, help="JSON lines")
+  parser.add_argument("--bundles", action="store_true", help="count TPU kernels' instructions")
   parser.add_argument("--worker", help=argparse.SUPPRESS)
   parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -114,7 +128,7 @@ def main() -> int:
     return 0
   lines = []
   for target in args.targets.split(","):
-    found = run(target)
+    found = run(target, args.bundles)
     print("\n".join(map(show, found)), flush=True)
     lines += found
   compiled = [line for line in lines if "skipped" not in line]

@@ -71,7 +71,9 @@ def test_lines_for_people():
   module = script()
   kernel = {"name": "flash_dq", "registers": 168, "spill_bytes": 0}
   line = {"target": "h200:1", "job": "sbd", "problems": [], "kernels": [kernel]}
-  assert module.show(line) == "h200:1: sbd: ok (flash_dq registers=168 spill_bytes=0)"
+  line["temporary_bytes"] = 3 << 19
+  said = "(1.5 MiB of temporaries; flash_dq registers=168 spill_bytes=0)"
+  assert module.show(line) == f"h200:1: sbd: ok {said}"
   line["problems"] = ["flash_dq: 8 bytes spilled"]
   assert "8 bytes spilled" in module.show(line)
   assert module.show({"target": "v5e:2x2", "skipped": "no libtpu"}) == "v5e:2x2: skipped: no libtpu"
