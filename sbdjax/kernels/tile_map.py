@@ -83,13 +83,16 @@ def cover(
 
   Counts, for each query, the keys of each tile inside its intervals, which do not overlap.
   """
-  batch, _, length = bounds.shape
+  batch, edges, length = bounds.shape
   first_S = jnp.arange(0, num_keys, block_k, dtype=jnp.int32)
-  start, end = bounds[:, 0::2, :, None], bounds[:, 1::2, :, None]
-  inside = jnp.minimum(end, first_S + block_k) - jnp.maximum(start, first_S)
-  keys_BxTxS = jnp.sum(jnp.maximum(inside, 0), axis=1)
-  tiles = keys_BxTxS.reshape(batch, length // block_q, block_q, -1)
-  return jnp.max(tiles, axis=2) > 0, jnp.min(tiles, axis=2) == block_k
+  rows = bounds.reshape(batch, edges, length // block_q, block_q, 1)
+  # Interval by interval: one sum over a new axis would keep an array of all (query, tile) pairs.
+  keys = 0
+  for i in range(0, edges, 2):
+    start, end = rows[:, i], rows[:, i + 1]
+    inside = jnp.minimum(end, first_S + block_k) - jnp.maximum(start, first_S)
+    keys = keys + jnp.maximum(inside, 0)
+  return jnp.max(keys, axis=2) > 0, jnp.min(keys, axis=2) == block_k
 
 
 def _lists(seen: jax.Array, full: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
