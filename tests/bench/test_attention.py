@@ -97,6 +97,7 @@ def test_bytes_of_decoding():
   assert decode_attention.bytes_of(shape, 2, 10) == 3 * (2 * 12 + 2 * 2 * 2) * 4 * 2
 
 
+@pytest.mark.long
 def test_decoding_is_checked_row_by_row(monkeypatch):
   check = lambda: correctness.check_decoding("xla", SHAPE, 2, [8, 2, 3], 8)
   assert check().ok

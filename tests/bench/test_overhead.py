@@ -28,6 +28,7 @@ def test_impossible_counts(forwards, nfe, tokens):
     overhead.counts(forwards, nfe, tokens)
 
 
+@pytest.mark.long
 def test_the_loop_runs_as_many_forwards_as_it_is_told():
   calls = []
   lm = models.lm_of(mask_id=12)
