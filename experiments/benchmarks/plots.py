@@ -54,7 +54,8 @@ def attention(axes) -> None:
 
 
 def decoding(axes) -> None:
-  rows = [r for record in read("decoding_sizes_cpu.jsonl")[:1] for r in record["rows"]]
+  (record,) = read("decoding_sizes_cpu.jsonl")
+  rows = record["rows"]
   for name in dict.fromkeys(r["decoder"] for r in rows):
     of_name = sorted((r for r in rows if r["decoder"] == name), key=lambda r: r["batch_size"])
     speeds = [r["tokens_per_second"] for r in of_name]
@@ -69,13 +70,13 @@ def decoding(axes) -> None:
 
 
 def compiling(axes) -> None:
-  (record,) = read("compile_cpu.jsonl")
-  names = list(dict.fromkeys(r["program"] for r in record["rows"]))
-  depths = sorted({r["num_layers"] for r in record["rows"]})
-  for number, depth in enumerate(depths):
-    seconds = {r["program"]: r["cpu_seconds"] for r in record["rows"] if r["num_layers"] == depth}
-    at = [i + 0.4 * number for i in range(len(names))]
-    axes.barh(at, [seconds[n] for n in names], height=0.38, label=f"{depth} layers")
+  rows = [row for record in read("compile_cpu.jsonl") for row in record["rows"]]
+  names = list(dict.fromkeys(row["program"] for row in rows))
+  for number, depth in enumerate(sorted({row["num_layers"] for row in rows})):
+    of_depth = [row for row in rows if row["num_layers"] == depth]
+    at = [names.index(row["program"]) + 0.4 * number for row in of_depth]
+    seconds = [row["cpu_seconds"] for row in of_depth]
+    axes.barh(at, seconds, height=0.38, label=f"{depth} layers")
   axes.axvline(20, color="black", lw=0.8, ls=":")
   axes.set_yticks([i + 0.2 for i in range(len(names))], names, fontsize=8)
   axes.invert_yaxis()
