@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sbdjax import masks
 from sbdjax.kernels import decode, gpu_decode
 from sbdjax.kernels.parts import Layer
 from tests.jit import quick_jit
 from tests.kernels import mask_cases
 from tests.kernels.gpu_interpreter import interpreted, needs_interpreter
 from tests.kernels.mask_cases import DECODING
+from tests.reference import visibility
 
 WINDOWS = {n: c for n, c in DECODING.items() if c.num_queries <= decode.MAX_WINDOW}
 
@@ -50,8 +52,8 @@ def check(case, heads, kv_heads, head_dim=64):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-  """Several parts of one tile or none, as a long cache on a whole GPU has of many."""
-  monkeypatch.setattr(gpu_decode, "_MULTIPROCESSORS", 6)
+  """Two parts, of one tile and of two for the two warpgroups, as a long cache has of many."""
+  monkeypatch.setattr(gpu_decode, "_MULTIPROCESSORS", 4)
   monkeypatch.setattr(gpu_decode, "_TILES_A_PART", 1)
   jax.clear_caches()
 
@@ -75,6 +77,16 @@ def test_every_window(name):
 def test_query_heads_share_key_heads_in_order(small_parts, heads, kv_heads):
   """12 query heads of 16 tokens are 192 rows: two blocks of two warpgroups side by side."""
   check(WINDOWS["cached_16_0"], heads, kv_heads)
+
+
+@needs_interpreter
+@pytest.mark.long
+def test_more_tiles_than_stages():
+  """The ring of tiles in shared memory goes round."""
+  slots, new, committed = 620, 2, (620, 600)
+  rule = masks.Cached(jnp.array(committed), jnp.zeros(2, jnp.int32), num_causal=0)
+  visible = np.stack([visibility.cached(slots, new, n, 0, 0) for n in committed])
+  check(mask_cases.Case("cached", rule, new, slots + new, visible), 1, 1, 128)
 
 
 @needs_interpreter
