@@ -62,13 +62,13 @@ def main():
     in_shardings=(shardings(params, mesh), rows, rows),
     out_shardings=NamedSharding(mesh, P()),
   )
-  kernels = [k for k in ("flash_forward", "flash_dq", "flash_dkv", "decode")]
   with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(uninitialized_memory="nan")):
     program = str(run.trace(params, tokens, segments).jaxpr)
     got = jax.block_until_ready(run(params, tokens, segments))
-  # Each kernel is given half of the rows and half of the heads.
-  assert all(f"name={k}" in program or k in program for k in kernels), program
-  assert "shard_map" in program
+  for kernel in ("flash_forward", "flash_dq", "flash_dkv", "decode"):
+    assert f"name={kernel}" in program, kernel
+  # Forward, two gradients, and two windows, each on a half of the rows and of the heads.
+  assert program.count("shard_map") >= 5
   for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-4)
 
