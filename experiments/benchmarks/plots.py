@@ -9,6 +9,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator
 
 HERE = pathlib.Path(__file__).parent
 
@@ -81,7 +82,7 @@ def compiling(axes) -> None:
   axes.set_yticks([i + 0.2 for i in range(len(names))], names, fontsize=8)
   axes.invert_yaxis()
   axes.set(title="compiling for an 8B model", xlabel="processor seconds (aim: 20)")
-  axes.legend(fontsize=8, frameon=False)
+  axes.legend(fontsize=8, loc="lower left")
 
 
 def main() -> None:
@@ -95,6 +96,8 @@ def main() -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     ticks = sorted({int(x) for line in axes.get_lines() for x in line.get_xdata()})
     axes.set_xticks(ticks)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,g}")
     axes.minorticks_off()
     if draw is not decoding:
       axes.set(xlabel="L, tokens of a text", ylabel="ms, median and range")
