@@ -18,7 +18,8 @@ ablate linear16
 ablate linear8 --config.data.noise.window=8
 ablate random --config.data.noise.schedule=random
 ablate reverse16 --config.data.noise.schedule=reverse
-ablate nc_ic --config.loss.mask=clean_window
+ablate nc_ic4 --config.loss.mask=clean_window --config.loss.window=4
+ablate noisy_window4 --config.loss.mask=noisy_window --config.loss.window=4
 ablate clean --config.loss.mask=clean
 ablate ar0.1 --config.loss.ar_weight=0.1
 ablate ar10 --config.loss.ar_weight=10.0
