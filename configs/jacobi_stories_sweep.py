@@ -12,11 +12,13 @@ from ml_collections import ConfigDict
 
 BASE, CLLM = "stories260K", "runs/jacobi_cllm"
 ROUND1, ROUND2 = "runs/jacobi/round1", "runs/jacobi/round2"
+ROUND1_W10 = "runs/jacobi_w10/round1"
 LABELS = {
   BASE: "stories260K",
   CLLM: "CLLM*",
   ROUND1: "Jacobi Forcing, round 1",
   ROUND2: "Jacobi Forcing, round 2",
+  ROUND1_W10: "Jacobi Forcing, w = 10, round 1",
 }
 # Folder under runs/jacobi_ablation -> label.
 ABLATION = {
@@ -62,10 +64,11 @@ def get_sweep(variant: str = "methods") -> list[dict]:
 
 
 def _methods() -> list[dict]:
-  plain = [_point(c, block_size=16) for c in (BASE, CLLM, ROUND1, ROUND2)]
+  plain = [_point(c, block_size=16) for c in (BASE, CLLM, ROUND1, ROUND1_W10, ROUND2)]
   ways = [
     dict(name="jacobi_window", block_size=16),
     dict(block_size=16, **RECYCLING),
+    dict(name="jacobi_window", block_size=16, **RECYCLING),
     dict(block_size=16, **MULTIBLOCK),
     dict(block_size=16, **MULTIBLOCK, **RECYCLING),
     dict(block_size=16, **MULTIBLOCK, eager=True, **RECYCLING),
