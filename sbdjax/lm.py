@@ -17,6 +17,9 @@ from sbdjax.nn.transformer import Transformer, TransformerConfig
 
 Params = Any
 
+# A cache holds whole groups of so many slots: kernels on GPUs copy rows in eights.
+_SLOTS = 8
+
 
 class LM(NamedTuple):
   """The network behind pure functions.
@@ -77,6 +80,7 @@ def make_lm(config: TransformerConfig) -> LM:
 
   def init_cache(batch, capacity):
     c = config
+    capacity = -(-capacity // _SLOTS) * _SLOTS
     return kv_cache.init(
       c.num_layers, batch, capacity, c.num_kv_heads, c.head_dim, jnp.dtype(c.compute_dtype)
     )

@@ -29,6 +29,14 @@ _log = logging.getLogger(__name__)
 NAMES = ("auto", "xla", "pallas_tpu", "pallas_gpu", "cudnn")
 
 
+# (dtype, head_dim) -> None, or a UsageError for what a backend cannot do.
+Check = Callable[[str, int], None]
+
+
+def _anything(dtype: str, head_dim: int) -> None:
+  del dtype, head_dim
+
+
 class Backend(NamedTuple):
   """How attention is computed.
 
@@ -38,10 +46,12 @@ class Backend(NamedTuple):
       Dh^-0.5, softmax in float32; a query that sees nothing gives zeros. Keys and values are
       parts (`parts.Part`) whose concatenation along S is what the mask numbers: this forward's T
       alone, or a cache's S - T slots and they. With a cache it need not be differentiable.
+    check: what it cannot do.
   """
 
   plan: Callable[[masks.Mask, int, int], Any]
   attend: Callable[[jax.Array, tuple[Part, ...], tuple[Part, ...], Any], jax.Array]
+  check: Check = _anything
 
 
 class Device(NamedTuple):
@@ -53,6 +63,7 @@ class Device(NamedTuple):
     prepare: `TileMap` -> what `shell` takes as its plan; leaves [B or 1, ...].
     partial: attention over one layer of a cache.
     slots: cache slots S -> block_k, for `partial`.
+    check: what the kernels cannot do.
   """
 
   shell: Shell
@@ -60,6 +71,7 @@ class Device(NamedTuple):
   prepare: Callable[[TileMap], Any]
   partial: decode.Partial
   slots: Callable[[int], int]
+  check: Check = _anything
 
 
 def of_device(device: Device) -> Backend:
@@ -89,7 +101,7 @@ def of_device(device: Device) -> Backend:
     k, v = (_join(parts) for parts in (keys, values))
     return flash(q, k, v, plan, shell=shell, scale=scale)
 
-  return Backend(plan, attend)
+  return Backend(plan, attend, device.check)
 
 
 def _join(parts: tuple[Part, ...]) -> jax.Array:
@@ -122,11 +134,12 @@ def _made(name: str) -> Backend:
   return _MAKE[name]()
 
 
-def get(name: str) -> Backend:
+def get(name: str, dtype: str = "bfloat16", head_dim: int = 128) -> Backend:
   """The backend of one of NAMES, for the devices of the program being traced.
 
   Those are the devices of the current mesh (`sharded.within`), also where they are not here and
-  the program is only compiled or interpreted; without a mesh, the first that JAX has.
+  the program is only compiled or interpreted; without a mesh, the first that JAX has. "auto" takes
+  kernels that know heads of `head_dim` channels in `dtype`, else plain XLA.
 
   Raises:
     UsageError: these devices, or the installed JAX, do not have that backend.
@@ -134,7 +147,7 @@ def get(name: str) -> Backend:
   device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
   kind = (device.platform, device.device_kind)
   if name == "auto":
-    name = _choice(*kind)
+    name = _choice(*kind, dtype, head_dim)
   elif not _RUNS_ON.get(name, lambda *_: True)(*kind):
     raise UsageError(f'attention backend "{name}" does not run on {kind[1]}: set "auto" or "xla"')
   return _made(name)
@@ -156,18 +169,18 @@ _RUNS_ON: dict[str, Callable[[str, str], bool]] = {
 
 
 @functools.cache
-def _choice(platform: str, kind: str) -> str:
+def _choice(platform: str, kind: str, dtype: str, head_dim: int) -> str:
   """What `auto` stands for; cached, so that it is told once."""
   ours = (name for name in ("pallas_tpu", "pallas_gpu") if _RUNS_ON[name](platform, kind))
-  name = next(filter(_is_available, ours), "xla")
+  name = next((name for name in ours if _is_available(name, dtype, head_dim)), "xla")
   _log.info("attention backend on %s: %s", kind, name)
   return name
 
 
-def _is_available(name: str) -> bool:
+def _is_available(name: str, dtype: str, head_dim: int) -> bool:
   try:
-    _made(name)
+    _made(name).check(dtype, head_dim)
   except (ImportError, UsageError) as e:
-    _log.warning("attention backend %s is not available (%s)", name, e)
+    _log.warning("attention backend %s is not taken: %s", name, e)
     return False
   return True

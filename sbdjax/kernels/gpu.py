@@ -16,4 +16,6 @@ def tile(num_queries: int, num_keys: int) -> tuple[int, int]:
 
 
 SHELL = Shell(gpu_flash.forward, gpu_flash_backward.dq, gpu_flash_backward.dkv)
-DEVICE = Device(SHELL, tile, gpu_common.prepare, gpu_decode.partial, gpu_decode.block_k)
+DEVICE = Device(
+  SHELL, tile, gpu_common.prepare, gpu_decode.partial, gpu_decode.block_k, gpu_common.check
+)

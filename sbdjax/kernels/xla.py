@@ -30,8 +30,8 @@ class Plan:
 
 
 def tile_size(num_queries: int) -> int:
-  """Queries a tile: at least 32, and at most sixteen tiles, so that compile time stays flat."""
-  return max(32, -(-num_queries // 16))
+  """Queries a tile: at least 32, and at most eight tiles: compile time grows with them."""
+  return max(32, -(-num_queries // 8))
 
 
 def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:

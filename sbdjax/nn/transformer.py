@@ -53,7 +53,9 @@ class Attention(nn.Module):
     keys, values = (
       (*(parts.Layer(x, layer) for x in old), new) for old, new in ((old_k, k), (old_v, v))
     )
-    out = backend.get(c.attention_backend).attend(q, keys, values, plan)
+    out = backend.get(c.attention_backend, c.compute_dtype, c.head_dim).attend(
+      q, keys, values, plan
+    )
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
     kernel = self.param(
@@ -189,7 +191,7 @@ class Transformer(nn.Module):
       turns = (rope.rotation(positions_BxT, rope.frequencies_of(c)),) * 2
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
-    attention = backend.get(c.attention_backend)
+    attention = backend.get(c.attention_backend, c.compute_dtype, c.head_dim)
     plan = attention.plan(mask, num_queries, capacity + num_queries)
     layers = stack(c)(c, cached_kv is not None, name="layers")
     return layers(x_BxTxD, per_layer(c, keys_B), cached_kv, turns, plan)

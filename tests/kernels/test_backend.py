@@ -48,6 +48,23 @@ def test_auto_chooses_by_device_and_says_so_once(kind, platform, name, caplog):
   assert [name in r.message and kind in r.message for r in caplog.records] == [True]
 
 
+def test_auto_leaves_what_the_kernels_cannot_do_to_xla(monkeypatch, caplog):
+  def check(dtype, head_dim):
+    if dtype == "float32" or head_dim == 80:
+      raise UsageError("no kernel for that")
+
+  ours = backend.of_device(DEVICE._replace(check=check))
+  made = {"pallas_gpu": ours, "xla": backend.get("xla")}
+  monkeypatch.setattr(backend, "_made", made.__getitem__)
+  backend._choice.cache_clear()
+  with programs_for(AbstractDevice("NVIDIA H200", 132, "gpu")):
+    assert backend.get("auto", "bfloat16", 128) is ours
+    for dtype, head_dim in (("float32", 128), ("bfloat16", 80)):
+      assert backend.get("auto", dtype, head_dim) is made["xla"]
+  backend._choice.cache_clear()
+  assert "no kernel for that" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["pallas_tpu", "pallas_gpu", "cudnn"])
 def test_a_backend_of_other_devices_is_refused(name):
   with pytest.raises(UsageError, match="cpu"):
