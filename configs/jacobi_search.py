@@ -19,10 +19,10 @@ def get_config(checkpoint: str = "runs/jacobi/round2") -> ConfigDict:
   return ConfigDict(
     dict(
       sweep=dict(
-        checkpoint=checkpoint, judge="stories260K", num_prompts=10, batch_size=1, repeats=3
+        checkpoint=checkpoint, judge="stories260K", num_prompts=6, batch_size=1, repeats=1
       ),
       decoder=dict(
-        name="jacobi_multiblock", max_tokens=200, num_blocks=2, spawn_ratio=0.85, pool="ngrams"
+        name="jacobi_multiblock", max_tokens=100, num_blocks=2, spawn_ratio=0.85, pool="ngrams"
       ),
       data=dict(source="stories"),
     )
