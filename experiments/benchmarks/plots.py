@@ -82,7 +82,7 @@ def compiling(axes) -> None:
   axes.set_yticks([i + 0.2 for i in range(len(names))], names, fontsize=8)
   axes.invert_yaxis()
   axes.set(title="compiling for an 8B model", xlabel="processor seconds (aim: 20)")
-  axes.legend(fontsize=8, loc="lower left")
+  axes.legend(fontsize=8, loc="lower right")
 
 
 def main() -> None:
