@@ -11,8 +11,8 @@ import itertools
 
 from ml_collections import ConfigDict
 
-BLOCK_SIZES = (4, 8, 16, 32, 64)
-CANDIDATES = (1, 2, 4, 8)
+BLOCK_SIZES = (4, 8, 16, 32)
+CANDIDATES = (1, 2, 4)
 
 
 def get_config(checkpoint: str = "runs/jacobi/round2") -> ConfigDict:
