@@ -35,7 +35,7 @@ def checkpoint(monkeypatch):
   model = Pretrained(
     SIGMA, PARAMS, Text8Tokenizer(mask_id=MASK), GenerationDefaults((), MASK, attention="full")
   )
-  monkeypatch.setattr(generate, "load_pretrained", lambda path, dtype=None: model)
+  monkeypatch.setattr(generate, "load_pretrained", lambda path, **kwargs: model)
 
 
 def run(capsys, *args):

@@ -47,10 +47,10 @@ def test_one_round_on_trajectories_that_are_there():
 @pytest.mark.parametrize(
   ("flag", "points"),
   [
-    ("jacobi_stories_sweep.py:methods", 12),
+    ("jacobi_stories_sweep.py:methods", 14),
     ("jacobi_stories_sweep.py:blocks", 15),
-    ("jacobi_stories_sweep.py:ablation", 8),
-    ("jacobi_search.py", 20),
+    ("jacobi_stories_sweep.py:ablation", 9),
+    ("jacobi_search.py", 12),
   ],
 )
 def test_every_point_of_the_sweeps_has_settings_with_an_effect(flag, points):
