@@ -29,6 +29,7 @@ def test_what_is_written_is_the_same_model(tiny, capsys):
   jax.tree.map(np.testing.assert_array_equal, a.params, b.params)
 
 
+@pytest.mark.long
 def test_generate_from_the_directory_is_generate_from_the_file(tiny, capsys):
   found = []
   for checkpoint in tiny:

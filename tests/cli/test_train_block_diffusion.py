@@ -37,6 +37,7 @@ def workdir(tmp_path_factory):
   return folder / "run"
 
 
+@pytest.mark.long
 def test_evaluations_report_the_bound_whatever_noise_is_trained_on(workdir):
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   assert all("train/masked_loss" in line and "train/nelbo" not in line for line in lines)

@@ -78,6 +78,7 @@ def test_a_run_in_two_parts_ends_with_the_same_bits(folder, whole):
   assert all((begin[name] != leaf).any() for name, leaf in one.items())
 
 
+@pytest.mark.long
 def test_evaluations_report_the_bound_whatever_is_trained_on(whole):
   last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
   assert last["train/loss"] != pytest.approx(last["train/draft_nelbo"] + last["train/target_nelbo"])

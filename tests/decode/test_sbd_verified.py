@@ -130,6 +130,7 @@ def test_equals_ar_on_random_models(schedule, k, candidates, temperature):
   assert saved > 0  # some draft was accepted, or nothing was tested
 
 
+@pytest.mark.long
 def test_resampling_draws_from_the_ar_distribution():
   """All outcomes of three tokens on a tiny network, against their exact AR probabilities."""
   rows, length, prompt = 40_000, 3, [2, 5]
@@ -171,6 +172,7 @@ def story_prompts(model, number, width=16):
   return [model.tokenizer.encode(d.body, bos=True)[:width] for d in stories[:number]]
 
 
+@pytest.mark.long
 def test_equals_ar_on_stories():
   model = load_pretrained("stories260K-sbd")
   limits, choose = base.Limits(40, (1,)), sampling.greedy()

@@ -15,6 +15,7 @@ from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from sbdjax.train.dropout import with_dropout
 from tests import models
+from tests.jit import quick_jit
 
 RATE = 0.4
 TOKENS = models.tokens(3, 7)
@@ -24,7 +25,7 @@ def _keys(ids):
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(1), jnp.asarray(ids))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(quick_jit, static_argnums=0)
 def _hidden(lm, params, tokens, keys_B=None):
   lm = lm if keys_B is None else lm.dropping(keys_B)
   positions = models.positions(*tokens.shape)
@@ -76,10 +77,11 @@ def test_a_loss_drops_by_example_id_in_trunk_and_causal_blocks():
     "example_id": jnp.array([3, 1, 2]),
   }
   plain = ssmd.make_loss(ssmd.SSMDLossConfig())
-  compiled = jax.jit(
-    lambda params, batch, key: with_dropout(plain)(lm, params, batch, key)[2]["target_loss"][0]
+  target = lambda loss_fn: quick_jit(
+    lambda params, batch, key: loss_fn(lm, params, batch, key)[2]["target_loss"][0]
   )
-  undropped = plain(lm, params, batch, jax.random.key(2))[2]["target_loss"][0]
+  compiled = target(with_dropout(plain))
+  undropped = target(plain)(params, batch, jax.random.key(2))
   one = compiled(params, batch, jax.random.key(2))
   shuffled = compiled(
     params, {k: v[jnp.array([2, 0, 1])] for k, v in batch.items()}, jax.random.key(2)

@@ -67,6 +67,7 @@ def test_one_device_holds_everything(whole):
   assert found.total == found.state + found.temporaries and found.fits
 
 
+@pytest.mark.long
 def test_microbatches_take_less_at_a_time(whole):
   parts = find(batch_size=16, accumulation=4)
   assert parts.activations < whole.activations / 2
