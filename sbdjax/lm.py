@@ -32,7 +32,7 @@ class LM(NamedTuple):
       `slots_BxT` (default: slot = position; a slot outside the cache drops the entry) and the
       returned cache has the same `length_B`: only `sbdjax.cache.commit` moves it.
     logits: (params, hidden_BxTxD) -> float32 logits_BxTxV; call it only where logits are needed.
-    init_cache: (batch, capacity) -> KVCache.
+    init_cache: (batch, capacity) -> KVCache of at least so many slots a row (whole eights).
   """
 
   config: TransformerConfig

@@ -59,6 +59,7 @@ class SigmaLM(NamedTuple):
 
   def dropping(self, keys_B: jax.Array) -> SigmaLM:
     """This model with channels dropped by the key of each row, in trunk and causal blocks."""
+    # Layers of the trunk fold in 0, 1, ...: the causal blocks go on from there.
     of_head_B = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_B, self.config.num_layers)
     return self._replace(
       trunk=functools.partial(self.trunk, dropout_keys_B=keys_B),

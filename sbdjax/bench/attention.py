@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from sbdjax import masks
 from sbdjax.bench import cases
 from sbdjax.bench.rivals import Rival
-from sbdjax.bench.timing import compile_for, seconds_a_call
+from sbdjax.bench.timing import Summary, compile_for, seconds_a_call
 
 # Products of the size of the score matrix: two in forward, five more in backward, where scores are
 # made again (FlashAttention-2, section 4.1). What is counted for everyone, whatever they compute.
@@ -69,6 +71,32 @@ class Row:
   temporary_bytes: int | None = None
   compile_seconds: float | None = None
   error: str = ""
+
+
+def measured(
+  row: Row,
+  shape: Shape,
+  mask: masks.Mask,
+  found: Summary,
+  compile_seconds: float,
+  temporary_bytes: int | None = None,
+) -> Row:
+  """`row` with what was found; effective TFLOP/s are of the pairs that `mask` shows."""
+  pairs = cases.visible_pairs(mask, row.queries, row.queries)
+  return dataclasses.replace(
+    row,
+    seconds=found.median,
+    low=found.low,
+    high=found.high,
+    tflops=flops(shape, pairs, row.work) / found.median / 1e12,
+    temporary_bytes=temporary_bytes,
+    compile_seconds=compile_seconds,
+  )
+
+
+def failed(row: Any, error: Exception) -> Any:
+  """A row of any benchmark, with the first line of why there is no measurement."""
+  return dataclasses.replace(row, error=f"{type(error).__name__}: {error}".split("\n")[0][:300])
 
 
 def flops(shape: Shape, pairs: int, work: str) -> float:
@@ -131,14 +159,6 @@ def measure(
     compiled = compile_for(jax.jit(program(rival, work)), *args)
     found = seconds_a_call(lambda: compiled.call(*args), repeats, lasting=lasting)
   except Exception as e:  # whatever another library raises is its result
-    return dataclasses.replace(row, error=f"{type(e).__name__}: {e}".split("\n")[0][:300])
-  pairs = cases.visible_pairs(rule.mask(length, block_size, block_size), queries, queries)
-  return dataclasses.replace(
-    row,
-    seconds=found.median,
-    low=found.low,
-    high=found.high,
-    tflops=flops(shape, pairs, work) / found.median / 1e12,
-    temporary_bytes=compiled.temporary_bytes,
-    compile_seconds=compiled.compile_seconds,
-  )
+    return failed(row, e)
+  mask = rule.mask(length, block_size, block_size)
+  return measured(row, shape, mask, found, compiled.compile_seconds, compiled.temporary_bytes)

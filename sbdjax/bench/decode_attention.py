@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax.bench import cases
-from sbdjax.bench.attention import Shape
+from sbdjax.bench.attention import Shape, failed
 from sbdjax.bench.timing import Summary, compile_for, seconds_a_call
 from sbdjax.kernels import backend
 from sbdjax.kernels.parts import Layer
@@ -127,7 +127,7 @@ def measure(
     compiled = compile_for(jax.jit(program(name, block_size)), *args)
     found = seconds_a_call(lambda: compiled.call(*args), repeats, lasting=lasting)
   except Exception as e:  # a kernel that cannot be had is a result
-    return dataclasses.replace(row, error=f"{type(e).__name__}: {e}".split("\n")[0][:300])
+    return failed(row, e)
   bandwidth = moved * layers / found.median
   return dataclasses.replace(
     row,

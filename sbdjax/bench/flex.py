@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 import time
@@ -13,7 +12,7 @@ import numpy as np
 
 from sbdjax import masks
 from sbdjax.bench import cases
-from sbdjax.bench.attention import Row, Shape, flops
+from sbdjax.bench.attention import Row, Shape, failed, measured
 from sbdjax.bench.timing import seconds_a_call
 
 
@@ -110,13 +109,5 @@ def measure(
       lambda: run(*args), repeats, lasting=lasting, wait=lambda _: torch.cuda.synchronize()
     )
   except Exception as e:  # whatever torch raises is its result
-    return dataclasses.replace(row, error=f"{type(e).__name__}: {e}".split("\n")[0][:300])
-  pairs = cases.visible_pairs(mask, queries, queries)
-  return dataclasses.replace(
-    row,
-    seconds=found.median,
-    low=found.low,
-    high=found.high,
-    tflops=flops(shape, pairs, work) / found.median / 1e12,
-    compile_seconds=compiling,
-  )
+    return failed(row, e)
+  return measured(row, shape, mask, found, compiling)

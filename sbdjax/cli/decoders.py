@@ -15,23 +15,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sbdjax.cli import diffusion_decoders, fillers, jacobi_decoders
+from sbdjax.cli import diffusion_decoders, fillers, jacobi_decoders, sbd_decoders
 from sbdjax.cli.common import nearest, to_dataclass
 from sbdjax.cli.diffusion_decoders import AUTO
 from sbdjax.cli.flags import parse_fields
+from sbdjax.cli.sbd_decoders import DRAFTING, RULES, VERIFY, Numbers
 from sbdjax.corruption import MASK_SCHEDULES
-from sbdjax.decode import (
-  ar,
-  sampling,
-  sbd,
-  sbd_verified,
-  select,
-  verify,
-)
 from sbdjax.decode import canvas as cv
+from sbdjax.decode import sampling, select
 from sbdjax.decode.base import Limits, Sampler
 from sbdjax.decode.forward import CACHES, DRAFT_MODES
-from sbdjax.decode.select import Rule
 from sbdjax.errors import UsageError
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM
@@ -39,9 +32,15 @@ from sbdjax.sigma_lm import SigmaLM
 
 # Settings handed to the compiled program as numbers: changing them compiles nothing.
 TRACED = (
-  *("gamma", "f", "tau", "tokens_per_step", "threshold", "steps_per_block", "steps", "n_inner"),
+  "gamma",
+  "f",
+  "tau",
+  "tokens_per_step",
+  "threshold",
+  "steps_per_block",
+  "steps",
+  "n_inner",
 )
-Numbers = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,41 +189,6 @@ class DecoderConfig:
     sampling.make_choice(self.temperature, self.top_k, self.top_p)
 
 
-def _score(config: DecoderConfig) -> select.Score:
-  if config.score not in select.SCORES:
-    raise UsageError(
-      f"decoder.score={config.score} is an order, not a score of the prediction: the rule "
-      f"{config.rule} knows {', '.join(select.SCORES)}"
-    )
-  return select.SCORES[config.score]
-
-
-class RuleChoice(NamedTuple):
-  """A reveal rule by name.
-
-  Attributes:
-    reads: fields of DecoderConfig it depends on.
-    build: (config, numbers) -> Rule; `numbers` has the possibly traced values of TRACED.
-  """
-
-  reads: tuple[str, ...]
-  build: Callable[[DecoderConfig, Numbers], Rule]
-
-
-RULES: dict[str, RuleChoice] = {
-  "eb_entropy": RuleChoice(("gamma",), lambda _, n: select.eb_entropy(n["gamma"])),
-  "eb_confidence": RuleChoice(("gamma",), lambda _, n: select.eb_confidence(n["gamma"])),
-  "eb_margin": RuleChoice(("gamma",), lambda _, n: select.eb_margin(n["gamma"])),
-  "factor": RuleChoice(("f",), lambda _, n: select.factor(n["f"])),
-  "confidence_threshold": RuleChoice(("tau",), lambda _, n: select.confidence_threshold(n["tau"])),
-  "entropy_threshold": RuleChoice(("gamma",), lambda _, n: select.entropy_threshold(n["gamma"])),
-  "top_k": RuleChoice(
-    ("tokens_per_step", "score"),
-    lambda config, n: select.top_k(n["tokens_per_step"], _score(config)),
-  ),
-}
-
-
 class Canvas(NamedTuple):
   """The tokens a method is working on, for display.
 
@@ -263,53 +227,6 @@ class Method(NamedTuple):
   any_order: bool = False
 
 
-def _choose(config: DecoderConfig) -> sampling.Choose:
-  return sampling.make_choice(config.temperature, config.top_k, config.top_p)
-
-
-def _build_sbd(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
-  rule = RULES[config.rule].build(config, numbers)
-  return sbd.make_sampler(lm, limits, _choose(config), rule, config.block_size)
-
-
-DRAFTING: dict[str, Callable[[DecoderConfig], sbd_verified.Schedule]] = {
-  "alternating": lambda config: sbd_verified.alternating(),
-  "fused": lambda config: sbd_verified.fused(),
-  "fan_out": lambda config: sbd_verified.fan_out(config.points),
-}
-
-
-def _resample(config: DecoderConfig) -> verify.VerifyRule:
-  if config.temperature == 0:
-    raise UsageError("decoder.verify=resample draws tokens: set decoder.temperature above 0")
-  warp = sampling.warped(config.temperature, config.top_k, config.top_p)
-  return verify.accept_or_resample(lambda logits: jax.nn.log_softmax(warp(logits), axis=-1))
-
-
-VERIFY: dict[str, Callable[[DecoderConfig], verify.VerifyRule]] = {
-  "exact_match": lambda config: verify.exact_match(_choose(config)),
-  "resample": _resample,
-}
-
-
-def _build_verified(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
-  del numbers
-  return sbd_verified.make_sampler(
-    lm,
-    limits,
-    _choose(config),
-    VERIFY[config.verify](config),
-    DRAFTING[config.drafting](config),
-    config.block_size,
-    config.candidates,
-  )
-
-
-def _verified_reads(config: DecoderConfig) -> tuple[str, ...]:
-  points = ("points",) if config.drafting == "fan_out" else ()
-  return ("block_size", "drafting", *points, "candidates", "verify")
-
-
 def _build_jacobi(lm: LM, limits: Limits, config: DecoderConfig, numbers: Numbers) -> Sampler:
   del numbers
   return jacobi_decoders.build(lm, limits, config, VERIFY[config.verify](config))
@@ -318,17 +235,17 @@ def _build_jacobi(lm: LM, limits: Limits, config: DecoderConfig, numbers: Number
 METHODS: dict[str, Method] = {
   "ar": Method(
     reads=lambda config: (),
-    build=lambda lm, limits, config, numbers: ar.make_sampler(lm, limits, _choose(config)),
+    build=sbd_decoders.build_ar,
     canvas=lambda state, config: Canvas(state.out.length_B, 0),
   ),
   "sbd": Method(
-    reads=lambda config: ("block_size", "rule", *RULES[config.rule].reads),
-    build=_build_sbd,
+    reads=sbd_decoders.sbd_reads,
+    build=sbd_decoders.build_sbd,
     canvas=lambda state, config: Canvas(state.block_start_B, config.block_size),
   ),
   "sbd_verified": Method(
-    reads=_verified_reads,
-    build=_build_verified,
+    reads=sbd_decoders.verified_reads,
+    build=sbd_decoders.build_verified,
     # As many tokens as one forward may add.
     canvas=lambda state, config: Canvas(state.out.length_B, config.block_size + 1),
     tried=lambda state: jnp.pad(state.tried_BxM, ((0, 0), (0, 2)), constant_values=-1),

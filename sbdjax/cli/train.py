@@ -3,9 +3,9 @@
 Sections of a config: `model` (TransformerConfig; with `init.checkpoint` only what differs from
 it), `head` (HeadConfig; of the ssmd loss alone), `init` (InitConfig), `data` (DataConfig), `loss`
 (`name` and the fields of that loss), `optim` (OptimConfig), `train` (TrainConfig), `parallel`
-(ParallelConfig), `attention` (AttentionConfig). Fields left out have the defaults of these dataclasses. Started again with the
-same workdir, a run goes on where it was. A config file with `get_rounds` collects trajectories and
-trains in turns: see sbdjax/cli/rounds.py.
+(ParallelConfig), `attention` (AttentionConfig). Fields left out have the defaults of these
+dataclasses. Started again with the same workdir, a run goes on where it was. A config file with
+`get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ NAMES = ("auto", "xla", "pallas_tpu", "pallas_gpu", "cudnn")
 Check = Callable[[str, int], None]
 
 
-def _anything(dtype: str, head_dim: int) -> None:
+def _no_limits(dtype: str, head_dim: int) -> None:
   del dtype, head_dim
 
 
@@ -51,7 +51,7 @@ class Backend(NamedTuple):
 
   plan: Callable[[masks.Mask, int, int], Any]
   attend: Callable[[jax.Array, tuple[Part, ...], tuple[Part, ...], Any], jax.Array]
-  check: Check = _anything
+  check: Check = _no_limits
 
 
 class Device(NamedTuple):
@@ -71,7 +71,7 @@ class Device(NamedTuple):
   prepare: Callable[[TileMap], Any]
   partial: decode.Partial
   slots: Callable[[int], int]
-  check: Check = _anything
+  check: Check = _no_limits
 
 
 def of_device(device: Device) -> Backend:
