@@ -113,6 +113,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--length", type=int, default=126, help="residues")
   add("--batch_size", type=int, default=32)
   add("--masks", type=int, default=16, help="numbers of masks a sample, of the bound")
+  add("--rules", default=samples.RULES, help="N:DTAU of the self-speculative sampler")
   add("--steps", default=STEPS, help="of the masked-diffusion sampler")
   add("--noise", default="linear", help="schedule of the masked-diffusion sampler")
   add("--seed", type=int, default=0)
@@ -135,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
   steps = flags.parse_ints(args.steps, "--steps")
   for label, configs in (
     ("trunk alone (MDM)", samples.masked_diffusion(model, 0, steps, args.noise)),
-    ("with the causal block (SSMD)", samples.self_speculative(0)),
+    ("with the causal block (SSMD)", samples.self_speculative(0, samples.parse_rules(args.rules))),
   ):
     recorder.sweep(label, model, configs, [template] * args.samples, **how)
   draw(recorder.lines.records, args.picture)

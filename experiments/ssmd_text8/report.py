@@ -4,7 +4,8 @@
 
 Reads curves.jsonl (experiments/curves.py), points.jsonl (sample.py) and, where they are,
 likelihood.jsonl; writes figure3.png and tables.md. Figure 3 of arXiv:2510.03929 is the losses and
-the spelling accuracy against NFE; here the accuracy against seconds a sample stands beside them.
+the spelling accuracy against NFE; here the accuracy against seconds a sample and the exact
+likelihood of the samplers against their NFE stand beside them.
 """
 
 from __future__ import annotations
@@ -52,26 +53,34 @@ def short(point: dict) -> str:
   return f"{decoder['steps']} steps"
 
 
-def at_spelling(group: list[dict], accuracy: float, field: str) -> float | None:
-  """`field` where the curve first reaches `accuracy`, linear between points; None: it never does.
+def needed(curve: list[tuple[float, float]], quality: float) -> float | None:
+  """NFE where `curve`, of (NFE, quality) by NFE, first reaches `quality`, linear between points.
 
-  Not extrapolated: a curve that is better from its first point on gives None too.
+  None: it never does, or does so from its first point on; nothing is extrapolated.
   """
-  for a, b in zip(group, group[1:], strict=False):
-    low, high = a["spelling"], b["spelling"]
-    if low < accuracy <= high:
-      return a[field] + (accuracy - low) / (high - low) * (b[field] - a[field])
+  for (nfe, low), (next_nfe, high) in zip(curve, curve[1:], strict=False):
+    if low < quality <= high:
+      return nfe + (quality - low) / (high - low) * (next_nfe - nfe)
   return None
 
 
-def savings(baseline: list[dict], group: list[dict]) -> list[tuple[float, float, float]]:
-  """(spelling, NFE of the group's point, NFE the baseline needs for it) where both are known."""
-  found = [(p["spelling"], p["nfe"], at_spelling(baseline, p["spelling"], "nfe")) for p in group]
-  return [entry for entry in found if entry[2] is not None]
+def spelling_curve(group: list[dict]) -> list[tuple[float, float]]:
+  return [(p["nfe"], p["spelling"]) for p in group]
 
 
-def draw(curves: list[dict], groups: dict[str, list[dict]], ceiling: float | None, path):
-  figure, (losses, by_nfe, by_time) = plt.subplots(1, 3, figsize=(15, 4.3), layout="constrained")
+def likelihood_curves(lines: list[dict]) -> dict[str, list[tuple[float, float]]]:
+  """(mean NFE, bits per character) of each model's sampler; windows that grow, or steps."""
+  out: dict[str, list[tuple[float, float]]] = {}
+  for line in lines:
+    if "mean_nfe" in line and line.get("dtau", 0.0) < 1:
+      out.setdefault(line["label"], []).append((line["mean_nfe"], line["bits_per_character"]))
+  return {name: sorted(curve) for name, curve in out.items()}
+
+
+def draw(curves: list[dict], groups: dict[str, list[dict]], ceiling, likelihoods, path):
+  """The four panels; `ceiling` is the spelling accuracy of held-out text, or None."""
+  figure, axes = plt.subplots(2, 2, figsize=(12, 8.6), layout="constrained")
+  (losses, by_nfe), (by_bits, by_time) = axes
   names = dict.fromkeys([*groups, *(c["run"] for c in curves)])
   colour = dict(zip(names, _COLOURS * len(names), strict=False))
   lines: dict[tuple[str, str], list] = {}
@@ -83,28 +92,35 @@ def draw(curves: list[dict], groups: dict[str, list[dict]], ceiling: float | Non
     losses.plot(*zip(*values, strict=True), style, color=colour[run], label=label)
   losses.set_xlabel("training step")
   losses.set_ylabel(curves[0]["unit"] if curves else "loss")
+  speculative = [name for name in groups if is_speculative(groups[name])]
   for axis, field in ((by_nfe, "nfe"), (by_time, "seconds_per_sample")):
     for name, group in groups.items():
       ys = [p["spelling"] for p in group]
       axis.plot([p[field] for p in group], ys, "o-", color=colour[name], label=name)
-      if field == "nfe" and group[0]["settings"]["decoder"]["name"] == "ssmd":
+      if field == "nfe" and name in speculative[:1]:
         for i, p in enumerate(group):
           at = (4, -9) if i % 2 else (-6, 7)  # neighbours' labels go to different sides
           axis.annotate(short(p), (p[field], p["spelling"]), fontsize=7, xytext=at,
                         textcoords="offset points", color=colour[name])  # fmt: skip
-    if ceiling is not None:
-      axis.axhline(ceiling, color="grey", linestyle=":", label="held-out text")
-    axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    axis.set_ylabel("spelling accuracy")
+    note = "" if ceiling is None else f" (held-out text: {ceiling:.2f})"
+    axis.set_ylabel(f"spelling accuracy{note}")
+  for name, curve in likelihood_curves(likelihoods).items():
+    by_bits.plot(*zip(*curve, strict=True), "o-", color=colour.get(name), label=name)
+  by_bits.set_ylabel("bits per character of the sampler")
+  by_bits.set_xlabel("NFE (full forwards), exact")
   by_nfe.set_xlabel("NFE (full forwards)")
   some = next(iter(groups.values()))[0]
   by_time.set_xlabel(f"seconds a sample (batch {some['settings']['batch_size']}, {some['device']})")
-  for axis in (losses, by_nfe, by_time):
+  for axis in (by_nfe, by_bits, by_time):
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+  for axis in axes.flat:
     axis.grid(alpha=0.3)
     if axis.has_data():
       axis.legend(fontsize=8)
-  figure.savefig(path, dpi=130)
+    else:
+      axis.set_visible(False)
+  figure.savefig(path, dpi=110)
 
 
 def cell(value, digits: int) -> str:
@@ -138,19 +154,36 @@ def table(groups: dict[str, list[dict]], reference: dict | None) -> list[str]:
   return lines
 
 
-def savings_table(groups: dict[str, list[dict]]) -> list[str]:
-  """Every self-speculative point against every masked-diffusion curve."""
-  kind = lambda name: groups[name][0]["settings"]["decoder"]["name"]
-  lines = ["| model | baseline | spelling | NFE | NFE of the baseline there | ratio |",
+def is_speculative(group: list[dict]) -> bool:
+  return group[0]["settings"]["decoder"]["name"] == "ssmd"
+
+
+def savings(
+  curves: dict[str, list[tuple[float, float]]], speculative: set[str]
+) -> list[tuple[str, str, float, float, float]]:
+  """(model, baseline, quality, NFE, NFE the baseline needs) where both are known.
+
+  Every point of a self-speculative model against every curve that is not of one.
+  """
+  found = []
+  for name in (n for n in curves if n in speculative):
+    for base in (n for n in curves if n not in speculative):
+      for nfe, quality in curves[name]:
+        other = needed(curves[base], quality)
+        if other is not None:
+          found.append((name, base, quality, nfe, other))
+  return found
+
+
+def savings_table(found: list[tuple[str, str, float, float, float]], quality: str) -> list[str]:
+  """`quality` heads the column; bits are compared with their sign turned, and shown without it."""
+  lines = [f"| model | baseline | {quality} | NFE | NFE of the baseline there | ratio |",
            "|---|---|---|---|---|---|"]  # fmt: skip
-  for name in groups:
-    for base in groups:
-      if kind(name) == "ssmd" and kind(base) == "mdm":
-        for accuracy, nfe, other in savings(groups[base], groups[name]):
-          lines.append(
-            f"| {name} | {base} | {accuracy:.3f} | {nfe:.1f} | {other:.1f} | {other / nfe:.2f} |"
-          )
-  return lines if len(lines) > 2 else ["No spelling accuracy is reached by both."]
+  for name, base, value, nfe, other in found:
+    lines.append(
+      f"| {name} | {base} | {abs(value):.3f} | {nfe:.1f} | {other:.1f} | {other / nfe:.2f} |"
+    )
+  return lines if found else ["No quality is reached by both."]
 
 
 def likelihood_table(lines: list[dict]) -> list[str]:
@@ -161,6 +194,8 @@ def likelihood_table(lines: list[dict]) -> list[str]:
     setting = line["decoder"]
     if loops is not None:
       setting += f", N={loops or '∞'}, Δτ={line['dtau']:g}"
+    if "steps" in line:
+      setting += f", {line['steps']} steps"
     error = "" if line["stderr"] is None else f" ± {line['stderr']:.4f}"
     out.append(
       f"| {line['label']} | {setting} | {line['bits_per_character']:.4f}{error} | "
@@ -180,18 +215,27 @@ def main(argv: list[str] | None = None) -> int:
     parser.error(f"no measured points in {folder / 'points.jsonl'}: run sample.py first")
   reference = next((p for p in points if "nfe" not in p), None)
   curves, likelihoods = read(folder / "curves.jsonl"), read(folder / "likelihood.jsonl")
-  draw(curves, groups, reference and reference["spelling"], folder / "figure3.png")
+  draw(curves, groups, reference and reference["spelling"], likelihoods, folder / "figure3.png")
+  speculative = {name for name in groups if is_speculative(groups[name])}
   lines = ["# Samples", "", *table(groups, reference), ""]
-  lines += ["# NFE at equal spelling accuracy", "", *savings_table(groups), ""]
+  compared = {"spelling accuracy": {n: spelling_curve(group) for n, group in groups.items()}}
+  if likelihoods:
+    # Fewer bits are better.
+    bits = likelihood_curves(likelihoods)
+    compared["likelihood"] = {n: [(nfe, -b) for nfe, b in curve] for n, curve in bits.items()}
+  for what, measured in compared.items():
+    found = savings(measured, speculative)
+    heading = "bits per character" if what == "likelihood" else "spelling"
+    lines += [f"# NFE at equal {what}", "", *savings_table(found, heading), ""]
+    ratios = [other / nfe for *_, nfe, other in found]
+    if ratios:
+      print(
+        f"NFE of masked diffusion / NFE at equal {what}: {np.min(ratios):.2f} to "
+        f"{np.max(ratios):.2f}, geometric mean {math.exp(np.mean(np.log(ratios))):.2f}"
+      )
   if likelihoods:
     lines += ["# Likelihood", "", *likelihood_table(likelihoods), ""]
   (folder / "tables.md").write_text("\n".join(lines))
-  ratios = [b / a for n in groups for m in groups for _, a, b in savings(groups[m], groups[n])
-            if groups[n][0]["settings"]["decoder"]["name"] == "ssmd"
-            and groups[m][0]["settings"]["decoder"]["name"] == "mdm"]  # fmt: skip
-  if ratios:
-    print(f"NFE of masked diffusion / NFE at equal spelling: {np.min(ratios):.2f} to "
-          f"{np.max(ratios):.2f}, geometric mean {math.exp(np.mean(np.log(ratios))):.2f}")  # fmt: skip
   print(f"wrote {folder / 'figure3.png'} and {folder / 'tables.md'}")
   return 0
 

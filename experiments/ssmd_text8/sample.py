@@ -32,7 +32,6 @@ from sbdjax.evals.spelling import spelling, vocabulary
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.sigma_lm import SigmaLM
 
-RULES = ",".join(f"{n}:{dtau}" for n, dtau in samples.TABLE_2)
 STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
 
 
@@ -63,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--length", type=int, default=256, help="characters of a sample: what the models trained on")
   add("--batch_size", type=int, default=64)
   add("--seed", type=int, default=0)
-  add("--rules", default=RULES, help="N:DTAU of the self-speculative sampler")
+  add("--rules", default=samples.RULES, help="N:DTAU of the self-speculative sampler")
   add("--steps", default=STEPS, help="of the masked-diffusion sampler, up to the length")
   add("--noise", default="cosine", help="schedule of the masked-diffusion sampler")
   add("--judge", help="checkpoint of an autoregressive model")
@@ -96,8 +95,7 @@ def main(argv: list[str] | None = None) -> int:
   count = min(args.samples, len(held_out) // args.length)
   rows = np.asarray(held_out[: count * args.length]).reshape(count, args.length)
   recorder.once({"label": "held-out text", "rows": count}, lambda: quality(rows.tolist()))
-  rules = [rule.split(":") for rule in args.rules.split(",")]
-  rules = [(int(n), float(dtau)) for n, dtau in rules]
+  rules = samples.parse_rules(args.rules)
   steps = [t for t in flags.parse_ints(args.steps, "--steps") if t <= args.length]
   for name, model in models.items():
     if isinstance(model.lm, SigmaLM):

@@ -15,13 +15,28 @@ import numpy as np
 from sbdjax.cli import decoders, record
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.decode.generate import Decoder
+from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 
 # (N, dtau) of Table 2 of self-speculative masked diffusion (arXiv:2510.03929).
 TABLE_2 = ((1, 0.01), (1, 0.02), (1, 0.04), (1, 0.083), (2, 0.083), (3, 0.125), (4, 0.167))
+# The same as text: what `parse_rules` reads.
+RULES = ",".join(f"{n}:{dtau}" for n, dtau in TABLE_2)
 
 # Rows of tokens, prompts included -> what is said of them.
 Quality = Callable[[list[list[int]]], dict[str, Any]]
+
+
+def parse_rules(text: str) -> list[tuple[int, float]]:
+  """`N:DTAU` of the self-speculative sampler, between commas.
+
+  Raises:
+    UsageError: it is something else.
+  """
+  try:
+    return [(int(n), float(dtau)) for n, dtau in (rule.split(":") for rule in text.split(","))]
+  except ValueError:
+    raise UsageError(f"--rules={text!r}: give N:DTAU between commas, as in {RULES}") from None
 
 
 def self_speculative(

@@ -2,8 +2,9 @@
 
 A text is generated in a random order sigma, so log p(x) = log E_sigma p(x | sigma) is bounded below
 by E_sigma log p(x | sigma) (Self-Speculative Masked Diffusions, equation 12). What is inside the
-average is exact for self-speculative sampling (`ssmd.exact`); for masked diffusion it is a sum over
-a random number of masks, whose average is the any-order bound.
+average is exact for self-speculative sampling (`ssmd.exact`), and for masked diffusion in steps, of
+which `over_plans` draws the one every token is revealed in. In the limit of one token a step that
+is the any-order bound, which a random number of masks estimates with one forward (`any_order`).
 """
 
 from __future__ import annotations
@@ -142,6 +143,68 @@ def any_order(
     return targets / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
 
   return jax.lax.map(sample, jnp.arange(num_samples)).T
+
+
+class PlanTotals(NamedTuple):
+  """Texts under random plans of masked diffusion.
+
+  Attributes:
+    log_prob: float32 [B, plans], log p(x | plan), nats a text.
+    forwards: int32 [B, plans], steps of the plan that reveal anything: its NFE.
+  """
+
+  log_prob: jax.Array
+  forwards: jax.Array
+
+
+def over_plans(
+  predict: Callable[..., jax.Array],
+  mask_id: int,
+  params,
+  tokens_BxL: jax.Array,
+  keys_B: jax.Array,
+  plan: Callable[[jax.Array, jax.Array], jax.Array],
+  *,
+  num_plans: int = 1,
+) -> PlanTotals:
+  """log p(x | plan) of texts, where a plan says in which step of the sampler a token is revealed.
+
+  Tokens of one step are independent given those of the steps before it, so that is the sum of
+  their log-probabilities, one forward a step. Its mean is the bound of the sampler with that many
+  steps (the discrete-time bound of diffusion), and bounds log p(x) as the mean over orders does for
+  self-speculative sampling: the two may be compared at equal NFE.
+
+  Args:
+    predict: (params, tokens_BxL, length_B) -> logits_BxLxV; see `decode.mdm.of_lm`.
+    keys_B: one key a text.
+    plan: `plan` of `decode.mdm.ancestral` or `decode.mdm.first_hitting`, the sampler's own.
+  """
+  batch, length = tokens_BxL.shape
+  length_B = jnp.full((batch,), length, jnp.int32)
+  never = jnp.iinfo(jnp.int32).max
+
+  def one(keys_B):
+    step_BxL = jax.vmap(plan, (0, None))(keys_B, jnp.ones((length,), bool))
+
+    def reveal(carry):
+      masked_BxL, total = carry
+      due_B = jnp.min(jnp.where(masked_BxL, step_BxL, never), axis=1, keepdims=True)
+      now_BxL = masked_BxL & (step_BxL == due_B)
+      logits = predict(params, jnp.where(masked_BxL, mask_id, tokens_BxL), length_B)
+      log_p = jax.nn.log_softmax(suppress(logits, mask_id))
+      log_p = jnp.take_along_axis(log_p, tokens_BxL[..., None], axis=2)[..., 0]
+      total = PlanTotals(
+        total.log_prob + jnp.sum(jnp.where(now_BxL, log_p, 0.0), axis=1),
+        total.forwards + jnp.any(now_BxL, axis=1),
+      )
+      return masked_BxL & ~now_BxL, total
+
+    start = PlanTotals(jnp.zeros((batch,)), jnp.zeros((batch,), jnp.int32))
+    masked_BxL = jnp.ones(tokens_BxL.shape, bool)
+    return jax.lax.while_loop(lambda c: jnp.any(c[0]), reveal, (masked_BxL, start))[1]
+
+  keys_NxB = jax.vmap(lambda key: jax.random.split(key, num_plans))(keys_B).T
+  return jax.tree.map(jnp.transpose, jax.lax.map(one, keys_NxB))
 
 
 class Estimate(NamedTuple):

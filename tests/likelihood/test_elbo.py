@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax.decode import windows
+from sbdjax.decode import mdm, windows
 from sbdjax.likelihood import elbo, ssmd
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import in_order, make_sigma_lm
@@ -115,6 +115,40 @@ def test_the_any_order_bound_averages_one_token_at_a_time():
   assert abs(estimate.nats + expected / length) < 4 * estimate.stderr < 0.02
   # Each row's three samples have one, two and three masks in some order: less noise than drawn.
   assert got.mean(1).std() < 0.9 * got[:, 0].std() / samples**0.5
+
+
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_a_text_under_plans_is_what_the_sampler_draws_it_with(steps):
+  """Against the sampler's law enumerated: a token's step is drawn, tokens of a step are independent."""
+  length = 3
+  table = np.random.default_rng(1).normal(size=(4**length, length, 4)).astype(np.float32)
+  weight = 4 ** np.arange(length)
+
+  def predict(params, tokens, end):
+    return jnp.asarray(params)[tokens @ weight]
+
+  x = np.array([2, 0, 1])
+  log_p = table[:, :, :3].astype(np.float64)
+  log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
+  expected, forwards = 0.0, 0.0
+  for plan in itertools.product(range(steps), repeat=length):
+    for step in set(plan):
+      context = np.where(np.array(plan) < step, x, 3)
+      now = [d for d in range(length) if plan[d] == step]
+      expected += sum(log_p[context @ weight, d, x[d]] for d in now) / steps**length
+      forwards += 1 / steps**length
+  rows = 4000
+  got = quick_jit(
+    lambda keys: elbo.over_plans(
+      predict, 3, table, jnp.tile(x, (rows, 1)), keys, mdm.ancestral(steps).plan, num_plans=2
+    )
+  )(jax.random.split(jax.random.key(0), rows))
+  assert got.log_prob.shape == got.forwards.shape == (rows, 2)
+  for values, mean in ((got.log_prob, expected), (got.forwards, forwards)):
+    values = np.asarray(values, np.float64)
+    assert abs(values.mean() - mean) <= 4 * values.std() / values.size**0.5 + 1e-6
+  if steps > 1:
+    assert np.corrcoef(got.log_prob.T)[0, 1] < 0.1  # the plans of a text are different ones
 
 
 def test_given_places_are_known_from_the_start():

@@ -1,0 +1,117 @@
+"""The scripts of the self-speculative experiments: what they measure, tabulate and draw."""
+
+import importlib.util
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from sbdjax.data import tokenizers
+from sbdjax.interop.pretrained import Pretrained
+from sbdjax.interop.settings import GenerationDefaults
+from sbdjax.lm import make_lm, suppress
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import make_sigma_lm
+from tests import models
+
+ROOT = pathlib.Path(__file__).parents[2] / "experiments"
+MASK = 32
+TINY = models.config(
+  vocab_size=33, mask_id=MASK, num_layers=1, d_model=8, num_heads=2, num_kv_heads=2, d_ff=8
+)
+
+
+def script(name):
+  spec = importlib.util.spec_from_file_location(name.replace("/", "_"), ROOT / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def write(path, lines):
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def point(label, decoder, nfe, spelling):
+  settings = {"label": label, "decoder": decoder, "samples": 4, "length": 8, "batch_size": 2}
+  settings |= {"judge": None, "corpus": "a text"}
+  measured = {"nfe": nfe, "spelling": spelling, "entropy": 2.5, "seconds_per_sample": 0.001 * nfe}
+  return {"settings": settings, **measured, "device": "cpu"}
+
+
+def test_the_report_compares_at_equal_quality(tmp_path, capsys):
+  mdm = [(4, 0.3), (8, 0.5), (16, 0.6)]
+  points = [point("MDM", {"name": "mdm", "steps": n}, n, q) for n, q in mdm]
+  for nfe, quality in ((4, 0.5), (8, 0.55), (2, 0.2), (9, 0.7)):  # the last two: no comparison
+    decoder = {"name": "ssmd", "n_inner": 1, "dtau": 1 / nfe}
+    points.append(point("SSMD", decoder, nfe, quality) | {"acceptance": 0.75})
+  points.append({"settings": {"label": "held-out text"}, "spelling": 0.9, "entropy": 2.7})
+  write(tmp_path / "points.jsonl", points)
+  line = {"stderr": 0.1, "texts": 3, "samples_per_text": 1, "estimator": "a mean"}
+  bits = [("MDM", "mdm", {"steps": n}, n, b) for n, b in ((4, 3.0), (8, 2.5), (16, 2.3))]
+  bits.append(("SSMD", "ssmd", {"n_inner": 2, "dtau": 0.5}, 5, 2.4))
+  bits.append(("SSMD", "ssmd", {"n_inner": 0, "dtau": 1.0}, 5, 2.45))  # no growing window
+  write(
+    tmp_path / "likelihood.jsonl",
+    [
+      line | {"label": label, "decoder": name, "mean_nfe": nfe, "bits_per_character": b} | settings
+      for label, name, settings, nfe, b in bits
+    ],
+  )
+  assert script("ssmd_text8/report").main([f"--folder={tmp_path}"]) == 0
+  rows = [[c.strip() for c in x.split("|")[1:-1]] for x in (tmp_path / "tables.md").open()]
+  compared = [row[2:] for row in rows if row[:2] == ["SSMD", "MDM"]]
+  assert compared == [
+    ["0.500", "4.0", "8.0", "2.00"],
+    ["0.550", "8.0", "12.0", "1.50"],
+    ["2.400", "5.0", "12.0", "2.40"],
+  ]
+  assert ["SSMD", "ssmd, N=∞, Δτ=1", "2.4500 ± 0.1000"] in [row[:3] for row in rows]
+  assert (tmp_path / "figure3.png").stat().st_size > 10_000
+  shown = capsys.readouterr().out
+  assert "spelling accuracy: 1.50 to 2.00" in shown and "likelihood: 2.40 to 2.40" in shown
+
+
+def test_one_step_of_masked_diffusion_draws_all_tokens_apart():
+  lm = models.lm_of(vocab_size=33, mask_id=MASK)
+  model = Pretrained(lm, models.random_params(lm), None, GenerationDefaults((), MASK))
+  rows = np.array([[4, 9, 7, 21], [5, 5, 30, 8]], np.int32)
+  keys = jax.random.split(jax.random.key(0), 2)
+  likelihood = script("ssmd_text8/likelihood")
+  one, most = likelihood.in_steps(model, rows, keys, [1, 1000], "cosine", 2)
+  logits = likelihood.mdm.of_lm(lm)(model.params, np.full_like(rows, MASK), np.array([4, 4]))
+  log_p = jax.nn.log_softmax(suppress(logits, MASK))
+  expected = -np.take_along_axis(np.asarray(log_p), rows[..., None], 2).mean()
+  np.testing.assert_allclose(one[1].nats, expected, rtol=1e-5)
+  assert (one[0], one[2], most[2]) == (1, 1.0, 4.0) and abs(most[1].nats - expected) > 1e-3
+
+
+@pytest.mark.parametrize("has_block", [pytest.param(True, marks=pytest.mark.long), False])
+def test_proteins_are_sampled_and_drawn(has_block, tmp_path, monkeypatch):
+  module, tokenizer = script("ssmd_protein/sample"), tokenizers.load_tokenizer("esm")
+  lm = make_sigma_lm(TINY, HeadConfig()) if has_block else make_lm(TINY)
+  defaults = GenerationDefaults((), MASK, attention="full")
+  model = Pretrained(lm, models.random_params(lm), tokenizer, defaults)
+  monkeypatch.setattr(module, "load_pretrained", lambda path: model)
+  letters = "LAGVSERTIDPKQNFYMHWC"
+  residues = np.random.default_rng(0).integers(0, 20, (200, 12))
+  fasta = "".join(f">P{i}\n{''.join(letters[r] for r in row)}\n" for i, row in enumerate(residues))
+  (tmp_path / "some.fasta").write_text(fasta)
+  args = ["--checkpoint=a", f"--data.path={tmp_path / 'some.fasta'}", "--samples=3", "--length=6"]
+  args += ["--batch_size=2", "--masks=2", "--steps=2,6", "--rules=1:0.5"]
+  args += [f"--out={tmp_path / 'points.jsonl'}", f"--picture={tmp_path / 'nfe.png'}"]
+  if not has_block:
+    with pytest.raises(module.UsageError, match="no causal blocks"):
+      module.main(args)
+    return
+  assert module.main(args) == 0
+  held_out, *points = [json.loads(line) for line in (tmp_path / "points.jsonl").open()]
+  assert held_out["bound"] > 0 and "nfe" not in held_out
+  assert [p["settings"]["decoder"]["name"] for p in points] == ["mdm", "mdm", "ssmd"]
+  assert points[0]["nfe"] <= 2 and points[2]["trunk_passes"] <= 6
+  assert all(0 < p["entropy"] < np.log(6) + 1e-6 and p["bound"] > 0 for p in points)
+  assert (tmp_path / "nfe.png").stat().st_size > 10_000
+  with pytest.raises(module.UsageError, match="N:DTAU"):
+    module.main([*args, "--rules=0.5"])
