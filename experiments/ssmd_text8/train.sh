@@ -1,30 +1,44 @@
 #!/bin/sh
-# Trains the models of this experiment: masked diffusion, the self-speculative model, its two
-# ablations. All have six blocks and the same updates; a run that was stopped goes on.
+# Trains the models of this experiment: masked diffusion and the self-speculative model for STEPS
+# updates (7000), both again for 1000 updates with the two ablations beside them, and a judge. All
+# but the judge have six blocks; a run that was stopped goes on.
 #
 #   experiments/ssmd_text8/train.sh TEXT8 [FLAG ...]
 #
 # TEXT8: a local text8 of at least 6.4M characters (the first 6.0M are trained on, the next 0.2M
-# measured). Flags are passed on to every run: --config.train.steps=500 for a shorter one.
+# measured). Flags are passed on to every run.
 set -eu
 text=$1
 shift
 data="--config.data.path=$text --config.data.split_sizes=(6000000,200000,200000)"
 python=${PYTHON:-python}
 run() {
-  name=$1 config=$2
+  workdir=runs/$1 config=$2
   shift 2
   # shellcheck disable=SC2086
-  $python -m sbdjax train --config="configs/$config" --workdir="runs/text8_$name" $data "$@"
+  $python -m sbdjax train --config="configs/$config" --workdir="$workdir" $data "$@"
 }
-run mdm text8_mdm.py:cpu "$@"
-run ssmd text8_ssmd.py:cpu "$@"
-run no_residual text8_ssmd.py:cpu,no_residual "$@"
-run two_causal text8_ssmd.py:cpu,two_causal "$@"
+long="--config.train.steps=${STEPS:-7000} --config.train.eval_every=500"
+# shellcheck disable=SC2086
+{
+  run text8_mdm text8_mdm.py:cpu $long "$@"
+  run text8_ssmd text8_ssmd.py:cpu $long "$@"
+}
+run text8_mdm_short text8_mdm.py:cpu "$@"
+run text8_ssmd_short text8_ssmd.py:cpu "$@"
+run text8_no_residual text8_ssmd.py:cpu,no_residual "$@"
+run text8_two_causal text8_ssmd.py:cpu,two_causal "$@"
+run text8_judge text8_ntp.py:cpu --config.train.steps=3000 "$@"
 
 # Figure 3, left: draft and target losses beside masked diffusion's.
-$python experiments/curves.py --together --bits \
-  --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
-  --out=experiments/ssmd_text8/curves.png --record=experiments/ssmd_text8/curves.jsonl \
-  MDM=runs/text8_mdm SSMD=runs/text8_ssmd no_residual=runs/text8_no_residual \
-  two_causal=runs/text8_two_causal
+curves() {
+  folder=$1
+  shift
+  $python experiments/curves.py --together --bits \
+    --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
+    --out="$folder/curves.png" --record="$folder/curves.jsonl" "$@"
+}
+out=experiments/ssmd_text8
+curves $out MDM=runs/text8_mdm SSMD=runs/text8_ssmd
+curves $out/ablations MDM=runs/text8_mdm_short SSMD=runs/text8_ssmd_short \
+  no_residual=runs/text8_no_residual two_causal=runs/text8_two_causal

@@ -1,0 +1,42 @@
+#!/bin/sh
+# Samples and likelihoods of the models that train.sh trained, figure3.png and tables.md of them.
+#
+#   experiments/ssmd_text8/measure.sh TEXT8
+#
+# What is recorded already is not measured again, but for likelihoods.
+set -eu
+data="--data.path=$1 --data.split_sizes=(6000000,200000,200000)"
+python=${PYTHON:-python}
+out=experiments/ssmd_text8
+texts="--texts=48 --length=128 --steps=6,8,11,16,24,32,64,128"
+judge="--judge=runs/text8_judge"
+note="trained here: 3 blocks of width 128, 3000 updates on the same text"
+
+sample() {
+  # shellcheck disable=SC2086
+  $python $out/sample.py --length=128 --steps=6,8,11,16,24,32,64,128 $judge --judge_note="$note" \
+    $data "$@"
+}
+likelihood() {
+  # shellcheck disable=SC2086
+  $python $out/likelihood.py $texts $data "$@"
+}
+
+rm -f $out/likelihood.jsonl $out/ablations/likelihood.jsonl
+long="MDM=runs/text8_mdm SSMD=runs/text8_ssmd"
+# shellcheck disable=SC2086
+{
+  sample --out=$out/points.jsonl --samples="${SAMPLES:-512}" $long
+  likelihood --out=$out/likelihood.jsonl $long
+}
+$python $out/report.py --folder=$out
+
+short="MDM=runs/text8_mdm_short SSMD=runs/text8_ssmd_short"
+ablations="no_residual=runs/text8_no_residual two_causal=runs/text8_two_causal"
+# shellcheck disable=SC2086
+{
+  sample --out=$out/ablations/points.jsonl --samples=128 --rules=1:0.02,1:0.083,3:0.125 $short \
+    $ablations
+  likelihood --out=$out/ablations/likelihood.jsonl $short $ablations
+}
+$python $out/report.py --folder=$out/ablations
