@@ -4,16 +4,18 @@
     --checkpoint=runs/ssmd_frozen_cpu --data.path=proteins.fasta
 
 Both curves come from the same weights: masked diffusion by the trunk alone with numbers of steps,
-and self-speculative sampling with the grid of (N, dtau) of Table 2 (arXiv:2510.03929). A sample is
-`--length` residues between begin and end marks. Quality is the any-order bound of the samples under
-the trunk itself, in nats a residue, and the entropy of the residues; held-out proteins are measured
-too. (The paper folds its samples with ESMFold; a model as small as `:cpu` folds to nothing.) Started
-again, only what is missing is measured.
+and self-speculative sampling with the grid of (N, dtau) of Table 2 (arXiv:2510.03929). What a
+sampler is worth is the likelihood of held-out proteins under it, log p(x given how it was drawn)
+exact, in nats a residue. Of its own samples, `--length` residues between begin and end marks, the
+any-order bound under the trunk and the entropy of residues are recorded. (The paper folds its
+samples with ESMFold; a model as small as `:cpu` folds to nothing.) Started again, only what is
+missing is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import pathlib
 import sys
 
@@ -24,7 +26,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from sbdjax.cli import flags, samples
+from sbdjax.cli import flags, likelihoods, samples
 from sbdjax.cli.common import split_overrides, to_dataclass
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
@@ -38,12 +40,17 @@ from sbdjax.sigma_lm import SigmaLM
 STEPS = "4,6,8,12,16,24,32,48,64,96,126"
 
 
+def marks(length: int) -> np.ndarray:
+  """bool [length + 2]: the begin and the end, which are given."""
+  return np.isin(np.arange(length + 2), (0, length + 1))
+
+
 class Quality:
   """The any-order bound of rows under a trunk, and the entropy of their residues."""
 
   def __init__(self, model, length: int, batch_size: int, masks: int):
     predict, mask_id = mdm.of_sigma(model.lm), model.lm.config.mask_id
-    given_L = np.isin(np.arange(length + 2), (0, length + 1))  # begin and end
+    given_L = marks(length)
     self._params, self._batch_size, self._masks = model.params, batch_size, masks
     self._bound = jax.jit(
       lambda params, rows, keys: elbo.any_order(
@@ -80,26 +87,37 @@ def held_out(data: DataConfig, tokenizer, length: int, count: int) -> list[list[
 
 
 def draw(records: list[dict], path: str):
-  figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+  """Likelihood of held-out proteins by sampler; bound and entropy of samples; all against NFE."""
+  figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
   points = [r for r in records if "nfe" in r]
-  for label in dict.fromkeys(r["settings"]["label"] for r in points):
+  labels = list(dict.fromkeys(r["settings"]["label"] for r in points))
+  colour = dict(zip(labels, ("#0072B2", "#D55E00"), strict=True))
+  for record in records:
+    if "likelihood" in record:
+      label = record["settings"]["label"]
+      curve = sorted((x["mean_nfe"], x["nats_per_residue"]) for x in record["likelihood"])
+      axes[0].plot(*zip(*curve, strict=True), "o-", color=colour[label], label=label)
+  for label in labels:
     group = sorted((r for r in points if r["settings"]["label"] == label), key=lambda r: r["nfe"])
-    for axis, field in zip(axes, ("bound", "entropy"), strict=True):
-      axis.plot([r["nfe"] for r in group], [r[field] for r in group], "o-", label=label)
-  for axis, name in zip(
-    axes, ("bound under the trunk, nats a residue", "entropy of residues, nats"), strict=True
-  ):
+    for axis, field in zip(axes[1:], ("bound", "entropy"), strict=True):
+      axis.plot([r["nfe"] for r in group], [r[field] for r in group], "o-", color=colour[label])
+  names = (
+    "held-out proteins under the sampler,\nnats a residue",
+    "samples' bound under the trunk,\nnats a residue",
+    "entropy of samples' residues, nats",
+  )
+  for axis, name in zip(axes, names, strict=True):
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
     axis.set_xlabel("NFE (full forwards)")
     axis.set_ylabel(name)
     axis.grid(alpha=0.3)
-  for record in records:
-    if "nfe" not in record:
-      for axis, field in zip(axes, ("bound", "entropy"), strict=True):
-        axis.axhline(record[field], color="grey", linestyle=":", label="held-out proteins")
+  held_out = next(r for r in records if "nfe" not in r and "likelihood" not in r)
+  for axis, field in zip(axes[1:], ("bound", "entropy"), strict=True):
+    axis.axhline(held_out[field], color="grey", linestyle=":", label="held-out proteins")
+    axis.legend(fontsize=8)
   axes[0].legend(fontsize=8)
-  figure.savefig(path, dpi=130)
+  figure.savefig(path, dpi=110)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -114,6 +132,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--batch_size", type=int, default=32)
   add("--masks", type=int, default=16, help="numbers of masks a sample, of the bound")
   add("--rules", default=samples.RULES, help="N:DTAU of the self-speculative sampler")
+  add("--texts", type=int, default=64, help="held-out proteins whose likelihood is measured")
   add("--steps", default=STEPS, help="of the masked-diffusion sampler")
   add("--noise", default="linear", help="schedule of the masked-diffusion sampler")
   add("--seed", type=int, default=0)
@@ -133,11 +152,27 @@ def main(argv: list[str] | None = None) -> int:
   recorder.once({"label": "held-out proteins", "rows": len(real)}, lambda: quality(real))
   template = [tokenizer.bos_id, *[mask_id] * args.length, tokenizer.eos_id]
   how = dict(batch_size=args.batch_size, seed=args.seed, quality=quality)
-  steps = flags.parse_ints(args.steps, "--steps")
-  for label, configs in (
-    ("trunk alone (MDM)", samples.masked_diffusion(model, 0, steps, args.noise)),
-    ("with the causal block (SSMD)", samples.self_speculative(0, samples.parse_rules(args.rules))),
+  steps, rules = flags.parse_ints(args.steps, "--steps"), samples.parse_rules(args.rules)
+  texts = np.asarray(real[: args.texts], np.int32)
+  keys, given_L = jax.random.split(jax.random.key(args.seed), len(texts)), marks(args.length)
+
+  def likelihood(measured):
+    return {"likelihood": [likelihoods.line_of(one, "nats_per_residue") for one in measured]}
+
+  for label, configs, measured in (
+    (
+      "trunk alone (MDM)",
+      samples.masked_diffusion(model, 0, steps, args.noise),
+      likelihoods.in_steps(model, texts, keys, steps, args.noise, 1, given_L),
+    ),
+    (
+      "with the causal block (SSMD)",
+      samples.self_speculative(0, rules),
+      likelihoods.speculative(model, texts, keys, rules, 1, given_L),
+    ),
   ):
+    settings = {"label": label, "held_out": len(texts), "steps": args.steps, "rules": args.rules}
+    recorder.once(settings, functools.partial(likelihood, measured))
     recorder.sweep(label, model, configs, [template] * args.samples, **how)
   draw(recorder.lines.records, args.picture)
   return 0

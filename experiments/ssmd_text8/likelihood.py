@@ -15,6 +15,7 @@ samples a text, and standard error.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import pathlib
 import sys
@@ -22,74 +23,16 @@ import sys
 import jax
 import numpy as np
 
-from sbdjax.cli import flags, record
+from sbdjax.cli import flags, likelihoods, record
 from sbdjax.cli.common import split_overrides, to_dataclass
 from sbdjax.cli.samples import TABLE_2
-from sbdjax.corruption import MASK_SCHEDULES
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
-from sbdjax.decode import mdm, windows
 from sbdjax.interop.pretrained import load_pretrained
-from sbdjax.likelihood import elbo, ssmd
 from sbdjax.sigma_lm import SigmaLM
 
 RULES = (*TABLE_2, (1, 1.0), (math.inf, 1.0))
 STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
-
-
-def any_order(model, rows, keys, samples: int) -> elbo.Estimate:
-  predict = mdm.of_sigma(model.lm) if isinstance(model.lm, SigmaLM) else mdm.of_lm(model.lm)
-  run = jax.jit(
-    lambda params, rows, keys: elbo.any_order(
-      predict, model.lm.config.mask_id, params, rows, keys, samples
-    )
-  )
-  return elbo.summarise("any-order bound", run(model.params, rows, keys), rows.shape[1])
-
-
-def in_steps(model, rows, keys, steps: list[int], noise: str, plans: int):
-  """(steps, estimate, mean NFE) of the ancestral sampler with each number of steps."""
-  predict, mask_id = mdm.of_lm(model.lm), model.lm.config.mask_id
-
-  @jax.jit
-  def run(params, rows, keys, num_steps):
-    plan = mdm.ancestral(num_steps, MASK_SCHEDULES[noise]).plan
-    return elbo.over_plans(predict, mask_id, params, rows, keys, plan, num_plans=plans)
-
-  for num_steps in steps:
-    found = jax.device_get(run(model.params, rows, keys, num_steps))
-    name = "mean over random plans of exact log p(x given plan)"
-    estimate = elbo.summarise(name, found.log_prob, rows.shape[1])
-    yield num_steps, estimate, float(np.mean(found.forwards))
-
-
-def speculative(model, rows, keys, orders: int):
-  """(N, dtau, estimate, mean NFE) of every rule."""
-  length = rows.shape[1]
-  rules = [(windows.cosine(dtau)(length), n) for n, dtau in RULES]
-  run = jax.jit(
-    lambda params, rows, keys: elbo.over_orders(
-      model.lm, params, rows, keys, rules, num_orders=orders
-    )
-  )
-  found = jax.device_get(run(model.params, rows, keys))
-  blocks = model.lm.config.num_layers, model.lm.head.num_layers
-  for i, (n, dtau) in enumerate(RULES):
-    name = "mean over random orders of exact log p(x given order)"
-    estimate = elbo.summarise(name, found.log_prob[..., i], length)
-    yield n, dtau, estimate, float(np.mean(ssmd.mean_nfe(found.mean_counts[..., i, :], *blocks)))
-
-
-def line_of(estimate: elbo.Estimate) -> dict:
-  error = estimate.stderr / math.log(2)
-  return {
-    "estimator": estimate.estimator,
-    "bits_per_character": estimate.bits,
-    "stderr": None if math.isnan(error) else error,
-    "texts": estimate.texts,
-    "samples_per_text": estimate.samples,
-    "length": estimate.tokens,
-  }
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -126,18 +69,15 @@ def main(argv: list[str] | None = None) -> int:
       **record.provenance(),
     }
 
-    def write(estimate, about=about, **settings):
-      lines.append(settings | line_of(estimate) | about)
-      print(about["label"], settings, estimate, flush=True)
-
-    write(any_order(model, rows, keys, args.samples), decoder="mdm, one token a forward")
+    given = np.zeros(args.length, bool)
+    measured = [likelihoods.any_order(model, rows, keys, args.samples, given)]
     if isinstance(model.lm, SigmaLM):
-      for n, dtau, estimate, nfe in speculative(model, rows, keys, args.orders):
-        n_inner = 0 if n == math.inf else n
-        write(estimate, decoder="ssmd", n_inner=n_inner, dtau=dtau, mean_nfe=nfe)
+      more = likelihoods.speculative(model, rows, keys, RULES, args.orders, given)
     else:
-      for num_steps, estimate, nfe in in_steps(model, rows, keys, steps, args.noise, args.plans):
-        write(estimate, decoder="mdm", steps=num_steps, noise=args.noise, mean_nfe=nfe)
+      more = likelihoods.in_steps(model, rows, keys, steps, args.noise, args.plans, given)
+    for one in itertools.chain(measured, more):
+      lines.append(likelihoods.line_of(one) | about)
+      print(name, one.settings, one.estimate, flush=True)
   return 0
 
 

@@ -75,6 +75,7 @@ def over_orders(
   rules: Sequence[tuple[jax.Array, float]],
   *,
   num_orders: int = 1,
+  given_L: jax.Array | None = None,
   **settings,
 ) -> ssmd.Totals:
   """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
@@ -84,17 +85,23 @@ def over_orders(
   Args:
     keys_B: one key a text.
     rules: (window_D, n_inner) each; see `ssmd.totals`.
+    given_L: bool, places that are known beforehand; they come first in every order, and their
+      tokens are conditions.
     settings: of `pass_log_probs`.
   """
   length = tokens_BxL.shape[1]
+  given_L = jnp.zeros((length,), bool) if given_L is None else jnp.asarray(given_L)
   window_RxD = jnp.asarray([window for window, _ in rules])
   n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
 
   def one(args):
     tokens_L, key = args
-    sigma_L = jax.random.permutation(key, length).astype(jnp.int32)
+    rank_L = jnp.argsort(jax.random.permutation(key, length))
+    rank_L = jnp.where(given_L, jnp.arange(length) - length, rank_L)
+    sigma_L = jnp.argsort(rank_L).astype(jnp.int32)
     rows = pass_log_probs(model, params, tokens_L, sigma_L, **settings)
-    by_rule = lambda window_D, n_inner: ssmd.totals(*rows, window_D, n_inner)
+    start = jnp.sum(given_L)
+    by_rule = lambda window_D, n_inner: ssmd.totals(*rows, window_D, n_inner, start=start)
     return jax.vmap(by_rule)(window_RxD, n_inner_R)
 
   keys_BxN = jax.vmap(lambda key: jax.random.split(key, num_orders))(keys_B)
@@ -166,6 +173,7 @@ def over_plans(
   plan: Callable[[jax.Array, jax.Array], jax.Array],
   *,
   num_plans: int = 1,
+  given_L: jax.Array | None = None,
 ) -> PlanTotals:
   """log p(x | plan) of texts, where a plan says in which step of the sampler a token is revealed.
 
@@ -178,13 +186,15 @@ def over_plans(
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV; see `decode.mdm.of_lm`.
     keys_B: one key a text.
     plan: `plan` of `decode.mdm.ancestral` or `decode.mdm.first_hitting`, the sampler's own.
+    given_L: bool, places that are known beforehand.
   """
   batch, length = tokens_BxL.shape
+  hidden_L = jnp.ones((length,), bool) if given_L is None else ~jnp.asarray(given_L)
   length_B = jnp.full((batch,), length, jnp.int32)
   never = jnp.iinfo(jnp.int32).max
 
   def one(keys_B):
-    step_BxL = jax.vmap(plan, (0, None))(keys_B, jnp.ones((length,), bool))
+    step_BxL = jax.vmap(plan, (0, None))(keys_B, hidden_L)
 
     def reveal(carry):
       masked_BxL, total = carry
@@ -200,7 +210,7 @@ def over_plans(
       return masked_BxL & ~now_BxL, total
 
     start = PlanTotals(jnp.zeros((batch,)), jnp.zeros((batch,), jnp.int32))
-    masked_BxL = jnp.ones(tokens_BxL.shape, bool)
+    masked_BxL = jnp.broadcast_to(hidden_L, tokens_BxL.shape)
     return jax.lax.while_loop(lambda c: jnp.any(c[0]), reveal, (masked_BxL, start))[1]
 
   keys_NxB = jax.vmap(lambda key: jax.random.split(key, num_plans))(keys_B).T

@@ -1,0 +1,129 @@
+"""Likelihoods of texts under samplers that fill in any order, at each NFE: for the experiments.
+
+Both samplers are measured in the same way: log p(x | how it was drawn) is exact, and its mean over
+random orders (self-speculative) or random plans (masked diffusion) bounds log p(x) from below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sbdjax.corruption import MASK_SCHEDULES
+from sbdjax.decode import mdm, windows
+from sbdjax.interop.pretrained import Pretrained
+from sbdjax.likelihood import elbo, ssmd
+from sbdjax.sigma_lm import SigmaLM
+
+
+class Measured(NamedTuple):
+  """Texts under one sampler.
+
+  Attributes:
+    settings: of the sampler.
+    estimate: the bound on their likelihood.
+    mean_nfe: full forwards a text, exact given the orders or plans; None where it is not one
+      sampler's.
+  """
+
+  settings: dict[str, Any]
+  estimate: elbo.Estimate
+  mean_nfe: float | None
+
+
+def predictions(model: Pretrained) -> mdm.Predict:
+  """Those masked diffusion decodes with; of a self-speculative model the trunk's alone."""
+  return mdm.of_sigma(model.lm) if isinstance(model.lm, SigmaLM) else mdm.of_lm(model.lm)
+
+
+def _summary(name: str, log_prob_BxN, given_L) -> elbo.Estimate:
+  return elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
+
+
+def any_order(
+  model: Pretrained, rows: np.ndarray, keys: jax.Array, samples: int, given_L: np.ndarray
+) -> Measured:
+  """The any-order bound: masked diffusion with one token a forward."""
+  run = jax.jit(
+    lambda params, rows, keys: elbo.any_order(
+      predictions(model), model.lm.config.mask_id, params, rows, keys, samples, given_L
+    )
+  )
+  estimate = _summary("any-order bound", run(model.params, rows, keys), given_L)
+  return Measured({"decoder": "mdm, one token a forward"}, estimate, None)
+
+
+def in_steps(
+  model: Pretrained,
+  rows: np.ndarray,
+  keys: jax.Array,
+  steps: Sequence[int],
+  noise: str,
+  plans: int,
+  given_L: np.ndarray,
+) -> Iterable[Measured]:
+  """The ancestral sampler with each number of steps."""
+  predict, mask_id = predictions(model), model.lm.config.mask_id
+
+  @jax.jit
+  def run(params, rows, keys, num_steps):
+    plan = mdm.ancestral(num_steps, MASK_SCHEDULES[noise]).plan
+    return elbo.over_plans(
+      predict, mask_id, params, rows, keys, plan, num_plans=plans, given_L=given_L
+    )
+
+  for num_steps in steps:
+    found = jax.device_get(run(model.params, rows, keys, num_steps))
+    name = "mean over random plans of exact log p(x given plan)"
+    estimate = _summary(name, found.log_prob, given_L)
+    settings = {"decoder": "mdm", "steps": num_steps, "noise": noise}
+    yield Measured(settings, estimate, float(np.mean(found.forwards)))
+
+
+def speculative(
+  model: Pretrained,
+  rows: np.ndarray,
+  keys: jax.Array,
+  rules: Sequence[tuple[float, float]],
+  orders: int,
+  given_L: np.ndarray,
+) -> Iterable[Measured]:
+  """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit."""
+  length = rows.shape[1]
+  tables = [(windows.cosine(dtau)(length), n) for n, dtau in rules]
+  run = jax.jit(
+    lambda params, rows, keys: elbo.over_orders(
+      model.lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
+    )
+  )
+  found = jax.device_get(run(model.params, rows, keys))
+  blocks = model.lm.config.num_layers, model.lm.head.num_layers
+  for i, (n, dtau) in enumerate(rules):
+    name = "mean over random orders of exact log p(x given order)"
+    estimate = _summary(name, found.log_prob[..., i], given_L)
+    nfe = ssmd.mean_nfe(found.mean_counts[..., i, :], *blocks)
+    settings = {"decoder": "ssmd", "n_inner": 0 if n == math.inf else n, "dtau": dtau}
+    yield Measured(settings, estimate, float(np.mean(nfe)))
+
+
+def line_of(measured: Measured, unit: str = "bits_per_character") -> dict[str, Any]:
+  """A record of it; `unit`: "bits_per_character", or "nats_per_residue"."""
+  estimate, scale = measured.estimate, math.log(2) if unit.startswith("bits") else 1.0
+  error = estimate.stderr / scale
+  nfe = {} if measured.mean_nfe is None else {"mean_nfe": measured.mean_nfe}
+  return (
+    measured.settings
+    | nfe
+    | {
+      unit: estimate.nats / scale,
+      "stderr": None if math.isnan(error) else error,
+      "estimator": estimate.estimator,
+      "texts": estimate.texts,
+      "samples_per_text": estimate.samples,
+      "length": estimate.tokens,
+    }
+  )

@@ -1,0 +1,69 @@
+"""Likelihoods by sampler, as the experiments measure them."""
+
+import math
+
+import jax
+import numpy as np
+
+from sbdjax.cli import likelihoods
+from sbdjax.decode import mdm, ssmd, windows
+from sbdjax.interop.pretrained import Pretrained
+from sbdjax.interop.settings import GenerationDefaults
+from sbdjax.likelihood import elbo
+from sbdjax.likelihood import ssmd as exact
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import make_sigma_lm
+from tests import models
+
+MASK = 27
+SIGMA = make_sigma_lm(
+  models.config(
+    vocab_size=28, mask_id=MASK, num_layers=1, d_model=8, num_heads=2, num_kv_heads=2, d_ff=8
+  ),
+  HeadConfig(),
+)
+MODEL = Pretrained(SIGMA, models.random_params(SIGMA), None, GenerationDefaults((), MASK))
+ROWS = np.array([[4, 9, 7, 21, 0], [5, 5, 26, 8, 13]], np.int32)
+KEYS = jax.random.split(jax.random.key(0), 2)
+GIVEN = np.array([True, False, False, True, False])
+
+
+def test_masked_diffusion_in_one_step_draws_all_tokens_apart():
+  one, most = likelihoods.in_steps(MODEL, ROWS, KEYS, [1, 1000], "cosine", 2, GIVEN)
+  noisy = np.where(GIVEN, ROWS, MASK)
+  logits = likelihoods.predictions(MODEL)(MODEL.params, noisy, np.array([5, 5]))
+  log_p = jax.nn.log_softmax(logits[..., :MASK])
+  nll = -np.take_along_axis(np.asarray(log_p), ROWS[..., None], 2)[..., 0]
+  np.testing.assert_allclose(one.estimate.nats, nll[:, ~GIVEN].mean(), rtol=1e-5)
+  assert (one.mean_nfe, most.mean_nfe, one.estimate.tokens) == (1, 3, 3)
+  assert abs(most.estimate.nats - one.estimate.nats) > 1e-3
+  line = likelihoods.line_of(one)
+  assert (line["decoder"], line["steps"], line["noise"]) == ("mdm", 1, "cosine")
+  np.testing.assert_allclose(line["bits_per_character"], one.estimate.nats / math.log(2))
+  assert likelihoods.line_of(one, "nats_per_residue")["nats_per_residue"] == one.estimate.nats
+
+
+def test_self_speculative_sampling_is_conditioned_on_what_is_given():
+  """Against the dynamic program on the passes of the sampler's kind of order."""
+  rules = [(1, 0.4), (math.inf, 1.0)]
+  found = list(likelihoods.speculative(MODEL, ROWS[:1], KEYS[:1], rules, 1, GIVEN))
+  order = jax.random.permutation(jax.random.split(KEYS[0], 1)[0], 5)
+  sigma = np.array([0, 3, *(d for d in order if not GIVEN[d])], np.int32)
+  # The sampler's orders begin with what is given, too.
+  drawn = ssmd.generation_order(KEYS[0], GIVEN, ~GIVEN)
+  assert drawn[:2].tolist() == [0, 3]
+  passes = elbo.pass_log_probs(SIGMA, MODEL.params, ROWS[0], sigma)
+  for one, (n, dtau) in zip(found, rules, strict=True):
+    expected = exact.totals(*passes, windows.cosine(dtau)(5), n, start=2)
+    np.testing.assert_allclose(one.estimate.nats, -expected.log_prob / 3, rtol=1e-4)
+    np.testing.assert_allclose(one.mean_nfe, exact.mean_nfe(expected.mean_counts, 1, 1), rtol=1e-4)
+  assert [likelihoods.line_of(one)["n_inner"] for one in found] == [1, 0]
+  assert likelihoods.line_of(found[0])["stderr"] is None  # one text, one order
+
+
+def test_the_any_order_bound_names_no_nfe():
+  got = likelihoods.any_order(MODEL, ROWS, KEYS, 4, GIVEN)
+  predict = mdm.of_sigma(SIGMA)
+  expected = elbo.any_order(predict, MASK, MODEL.params, ROWS, KEYS, 4, GIVEN)
+  np.testing.assert_allclose(got.estimate.nats, -np.mean(expected) / 3, rtol=1e-5)
+  assert "mean_nfe" not in likelihoods.line_of(got) and got.estimate.samples == 4
