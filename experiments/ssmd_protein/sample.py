@@ -26,7 +26,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from sbdjax.cli import flags, likelihoods, samples
+from sbdjax.cli import flags, likelihoods, record, samples
 from sbdjax.cli.common import split_overrides, to_dataclass
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
@@ -145,16 +145,19 @@ def main(argv: list[str] | None = None) -> int:
   data = to_dataclass(DataConfig, fields | flags.parse_fields(DataConfig, texts, "data"), "data")
   tokenizer, mask_id = model.tokenizer, model.lm.config.mask_id
   quality = Quality(model, args.length, args.batch_size, args.masks)
-  shared = {name: getattr(args, name) for name in ("samples", "length", "batch_size", "seed")}
-  recorder = samples.Recorder(args.out, shared | {"corpus": pathlib.Path(data.path).name})
+  fields = ("samples", "length", "batch_size", "masks", "noise", "seed")
+  shared = {name: getattr(args, name) for name in fields}
+  shared |= {"corpus": pathlib.Path(data.path).name}
+  shared |= {"weights_crc32": record.fingerprint(model.params)}
+  recorder = samples.Recorder(args.out, shared)
 
   real = held_out(data, tokenizer, args.length, args.samples)
   recorder.once({"label": "held-out proteins", "rows": len(real)}, lambda: quality(real))
   template = [tokenizer.bos_id, *[mask_id] * args.length, tokenizer.eos_id]
   how = dict(batch_size=args.batch_size, seed=args.seed, quality=quality)
   steps, rules = flags.parse_ints(args.steps, "--steps"), samples.parse_rules(args.rules)
-  texts = np.asarray(real[: args.texts], np.int32)
-  keys, given_L = jax.random.split(jax.random.key(args.seed), len(texts)), marks(args.length)
+  proteins = np.asarray(real[: args.texts], np.int32)
+  keys, given_L = jax.random.split(jax.random.key(args.seed), len(proteins)), marks(args.length)
 
   def likelihood(measured):
     return {"likelihood": [likelihoods.line_of(one, "nats_per_residue") for one in measured]}
@@ -163,15 +166,15 @@ def main(argv: list[str] | None = None) -> int:
     (
       "trunk alone (MDM)",
       samples.masked_diffusion(model, 0, steps, args.noise),
-      likelihoods.in_steps(model, texts, keys, steps, args.noise, 1, given_L),
+      likelihoods.in_steps(model, proteins, keys, steps, args.noise, 1, given_L),
     ),
     (
       "with the causal block (SSMD)",
       samples.self_speculative(0, rules),
-      likelihoods.speculative(model, texts, keys, rules, 1, given_L),
+      likelihoods.speculative(model, proteins, keys, rules, 1, given_L),
     ),
   ):
-    settings = {"label": label, "held_out": len(texts), "steps": args.steps, "rules": args.rules}
+    settings = {"label": label, "held_out": len(proteins), "steps": args.steps, "rules": args.rules}
     recorder.once(settings, functools.partial(likelihood, measured))
     recorder.sweep(label, model, configs, [template] * args.samples, **how)
   draw(recorder.lines.records, args.picture)
