@@ -92,10 +92,10 @@ def draw(records: list[dict], path: str):
   points = [r for r in records if "nfe" in r]
   labels = list(dict.fromkeys(r["settings"]["label"] for r in points))
   colour = dict(zip(labels, ("#0072B2", "#D55E00"), strict=True))
-  for record in records:
-    if "likelihood" in record:
-      label = record["settings"]["label"]
-      curve = sorted((x["mean_nfe"], x["nats_per_residue"]) for x in record["likelihood"])
+  for line in records:
+    if "likelihood" in line:
+      label = line["settings"]["label"]
+      curve = sorted((x["mean_nfe"], x["nats_per_residue"]) for x in line["likelihood"])
       axes[0].plot(*zip(*curve, strict=True), "o-", color=colour[label], label=label)
   for label in labels:
     group = sorted((r for r in points if r["settings"]["label"] == label), key=lambda r: r["nfe"])
