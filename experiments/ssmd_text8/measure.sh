@@ -8,25 +8,23 @@ set -eu
 data="--data.path=$1 --data.split_sizes=(6000000,200000,200000)"
 python=${PYTHON:-python}
 out=experiments/ssmd_text8
-texts="--texts=48 --length=128 --steps=6,8,11,16,24,32,64,128"
-judge="--judge=runs/text8_judge"
-note="trained here: 3 blocks of width 128, 3000 updates on the same text"
+judge="trained here: 3 blocks of width 128, 3000 updates on the same text"
 
 sample() {
   # shellcheck disable=SC2086
-  $python $out/sample.py --length=128 --steps=6,8,11,16,24,32,64,128 $judge --judge_note="$note" \
-    $data "$@"
+  $python $out/sample.py --length=128 $data "$@"
 }
 likelihood() {
   # shellcheck disable=SC2086
-  $python $out/likelihood.py $texts $data "$@"
+  $python $out/likelihood.py --texts=48 --length=128 --steps=6,8,11,16,24,32,64,128 $data "$@"
 }
 
 rm -f $out/likelihood.jsonl $out/ablations/likelihood.jsonl
 long="MDM=runs/text8_mdm SSMD=runs/text8_ssmd"
 # shellcheck disable=SC2086
 {
-  sample --out=$out/points.jsonl --samples="${SAMPLES:-512}" $long
+  sample --out=$out/points.jsonl --samples="${SAMPLES:-256}" --steps=6,8,11,16,24,32,64,128 \
+    --judge=runs/text8_judge --judge_note="$judge" $long
   likelihood --out=$out/likelihood.jsonl $long
 }
 $python $out/report.py --folder=$out
@@ -35,8 +33,8 @@ short="MDM=runs/text8_mdm_short SSMD=runs/text8_ssmd_short"
 ablations="no_residual=runs/text8_no_residual two_causal=runs/text8_two_causal"
 # shellcheck disable=SC2086
 {
-  sample --out=$out/ablations/points.jsonl --samples=128 --rules=1:0.02,1:0.083,3:0.125 $short \
-    $ablations
+  sample --out=$out/ablations/points.jsonl --samples=128 --steps=6,8,11,16,24,32,64 $short
+  sample --out=$out/ablations/points.jsonl --samples=128 --rules=1:0.02,1:0.083,3:0.125 $ablations
   likelihood --out=$out/ablations/likelihood.jsonl $short $ablations
 }
 $python $out/report.py --folder=$out/ablations
