@@ -76,11 +76,12 @@ class Quality:
 
 
 def held_out(data: DataConfig, tokenizer, length: int, count: int) -> list[list[int]]:
-  """The beginnings of test proteins that are long enough, between marks."""
-  corpus = load_corpus(data, "test", tokenizer)
+  """A random part of each test protein that is long enough, between marks, as in training."""
+  corpus, rng = load_corpus(data, "test", tokenizer), np.random.default_rng(0)
   rows = []
   for start, size in zip(corpus.starts, corpus.lengths, strict=True):
     if size >= length and len(rows) < count:
+      start += rng.integers(size - length + 1)
       residues = corpus.tokens[start : start + length].tolist()
       rows.append([tokenizer.bos_id, *residues, tokenizer.eos_id])
   return rows

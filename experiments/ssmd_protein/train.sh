@@ -1,7 +1,8 @@
 #!/bin/sh
-# A causal block on a frozen bidirectional model of proteins, at a size for two CPU cores.
+# A causal block on a frozen bidirectional model of a protein family, at a size for two CPU cores.
 #
-#   experiments/ssmd_protein/train.sh PROTEINS.fasta [FLAG ...]
+#   experiments/ssmd_protein/family.py PROTEINS.fasta ... --out=FAMILY.fasta
+#   experiments/ssmd_protein/train.sh FAMILY.fasta [FLAG ...]
 #
 # First the trunk (masked diffusion from scratch; it stands for a pretrained ESM-2 or DPLM), then
 # the block alone. TRUNK_STEPS and BLOCK_STEPS say how long; flags are passed on to both runs, and a
@@ -10,10 +11,13 @@ set -eu
 proteins=$1
 shift
 python=${PYTHON:-python}
+splits="split_sizes=(0.8,0.05,0.15)"
 $python -m sbdjax train --config=configs/uniref50_mdm.py:cpu --workdir=runs/uniref50_mdm_cpu \
-  --config.data.path="$proteins" --config.train.steps="${TRUNK_STEPS:-5000}" "$@"
+  --config.data.path="$proteins" --config.data.$splits \
+  --config.train.steps="${TRUNK_STEPS:-1500}" "$@"
 $python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir=runs/ssmd_frozen_cpu \
-  --config.data.path="$proteins" --config.train.steps="${BLOCK_STEPS:-1500}" "$@"
+  --config.data.path="$proteins" --config.data.$splits \
+  --config.train.steps="${BLOCK_STEPS:-1000}" "$@"
 
 # Figure 7: the draft's loss stays, the target's falls below it.
 $python experiments/curves.py --together \
@@ -22,5 +26,5 @@ $python experiments/curves.py --together \
 
 # The NFE curve: the trunk alone, and with the causal block.
 $python experiments/ssmd_protein/sample.py --checkpoint=runs/ssmd_frozen_cpu \
-  --data.path="$proteins" --out=experiments/ssmd_protein/points.jsonl \
+  --data.path="$proteins" --data.$splits --out=experiments/ssmd_protein/points.jsonl \
   --picture=experiments/ssmd_protein/nfe.png
