@@ -1,10 +1,11 @@
-"""The proteins of a FASTA file that hold a motif several times, shuffled: a family to train on.
+"""Domains of proteins in which a motif repeats, shuffled: a family to train a small model on.
 
   python experiments/ssmd_protein/family.py PROTEINS.fasta[.gz|.xz] ... --out=family.fasta
 
-The default motif is PROSITE's pattern PS00028 of C2H2 zinc fingers, which repeat every 28 residues.
-A model for two CPU cores learns such a family; of proteins at large it learns how frequent residues
-are. Shuffled (with a fixed seed) because splits are taken in the order of the file.
+Of each protein the part from its first match to its last is kept. The default motif is PROSITE's
+pattern PS00028 of C2H2 zinc fingers, which repeat every 28 residues. A model for two CPU cores
+learns such a family; of proteins at large it learns how frequent residues are. Shuffled (with a
+fixed seed) because splits are taken in the order of the file.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("files", nargs="+", help="FASTA files")
   parser.add_argument("--out", required=True, help="the FASTA file that is written")
   parser.add_argument("--motif", default=C2H2, help="a regular expression")
-  parser.add_argument("--least", type=int, default=3, help="times the motif is found at least")
+  parser.add_argument("--least", type=int, default=6, help="times the motif is found at least")
   args = parser.parse_args(argv)
   motif = re.compile(args.motif)
   proteins = [found.body for path in args.files for found in read_fasta(pathlib.Path(path))]
-  chosen = [text for text in proteins if len(motif.findall(text)) >= args.least]
+  chosen = []
+  for text in proteins:
+    matches = list(motif.finditer(text))
+    if len(matches) >= args.least:
+      chosen.append(text[matches[0].start() : matches[-1].end()])
   if not chosen:
     parser.error(f"none of {len(proteins)} proteins holds {args.motif} {args.least} times")
   order = np.random.default_rng(0).permutation(len(chosen))

@@ -5,19 +5,16 @@
 #   experiments/ssmd_protein/train.sh FAMILY.fasta [FLAG ...]
 #
 # First the trunk (masked diffusion from scratch; it stands for a pretrained ESM-2 or DPLM), then
-# the block alone. TRUNK_STEPS and BLOCK_STEPS say how long; flags are passed on to both runs, and a
-# run that was stopped goes on.
+# the block alone. Flags are passed on to both runs; a run that was stopped goes on.
 set -eu
 proteins=$1
 shift
 python=${PYTHON:-python}
 splits="split_sizes=(0.8,0.05,0.15)"
 $python -m sbdjax train --config=configs/uniref50_mdm.py:cpu --workdir=runs/uniref50_mdm_cpu \
-  --config.data.path="$proteins" --config.data.$splits \
-  --config.train.steps="${TRUNK_STEPS:-1500}" "$@"
+  --config.data.path="$proteins" --config.data.$splits "$@"
 $python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir=runs/ssmd_frozen_cpu \
-  --config.data.path="$proteins" --config.data.$splits \
-  --config.train.steps="${BLOCK_STEPS:-1000}" "$@"
+  --config.data.path="$proteins" --config.data.$splits "$@"
 
 # Figure 7: the draft's loss stays, the target's falls below it.
 $python experiments/curves.py --together \
