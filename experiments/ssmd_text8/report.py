@@ -106,6 +106,7 @@ def draw(curves: list[dict], groups: dict[str, list[dict]], ceiling, likelihoods
     axis.set_ylabel(f"spelling accuracy{note}")
   for name, curve in likelihood_curves(likelihoods).items():
     by_bits.plot(*zip(*curve, strict=True), "o-", color=colour.get(name), label=name)
+  by_nfe.margins(0.1)  # room for the labels
   by_bits.set_ylabel("bits per character of the sampler")
   by_bits.set_xlabel("NFE (full forwards), exact")
   by_nfe.set_xlabel("NFE (full forwards)")
