@@ -13,13 +13,21 @@ python=${PYTHON:-python}
 splits="split_sizes=(0.8,0.05,0.15)"
 $python -m sbdjax train --config=configs/uniref50_mdm.py:cpu --workdir=runs/uniref50_mdm_cpu \
   --config.data.path="$proteins" --config.data.$splits "$@"
-$python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir=runs/ssmd_frozen_cpu \
-  --config.data.path="$proteins" --config.data.$splits "$@"
+block() {
+  workdir=$1
+  shift
+  $python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir="$workdir" \
+    --config.data.path="$proteins" --config.data.$splits "$@"
+}
+block runs/ssmd_frozen_cpu "$@"
+block runs/ssmd_frozen_linear --config.loss.schedule=linear --config.optim.learning_rate=5e-2 \
+  --config.train.steps=1500 "$@"
 
 # Figure 7: the draft's loss stays, the target's falls below it.
 $python experiments/curves.py --together \
   --metrics=eval/draft_nelbo,eval/target_nelbo --out=experiments/ssmd_protein/losses.png \
-  --record=experiments/ssmd_protein/losses.jsonl "frozen trunk=runs/ssmd_frozen_cpu"
+  --record=experiments/ssmd_protein/losses.jsonl "cosine noise=runs/ssmd_frozen_cpu" \
+  "linear noise=runs/ssmd_frozen_linear"
 
 # The NFE curve: the trunk alone, and with the causal block.
 $python experiments/ssmd_protein/sample.py --checkpoint=runs/ssmd_frozen_cpu \
