@@ -91,14 +91,14 @@ def draw(records: list[dict], path: str):
   """Likelihood of held-out proteins by sampler; bound and entropy of samples; all against NFE."""
   figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
   points = [r for r in records if "nfe" in r]
-  labels = list(dict.fromkeys(r["settings"]["label"] for r in points))
+  labels = [r["settings"]["label"] for r in records if "likelihood" in r]
   colour = dict(zip(labels, ("#0072B2", "#D55E00"), strict=True))
   for line in records:
     if "likelihood" in line:
       label = line["settings"]["label"]
       curve = sorted((x["mean_nfe"], x["nats_per_residue"]) for x in line["likelihood"])
       axes[0].plot(*zip(*curve, strict=True), "o-", color=colour[label], label=label)
-  for label in labels:
+  for label in dict.fromkeys(r["settings"]["label"] for r in points):
     group = sorted((r for r in points if r["settings"]["label"] == label), key=lambda r: r["nfe"])
     for axis, field in zip(axes[1:], ("bound", "entropy"), strict=True):
       axis.plot([r["nfe"] for r in group], [r[field] for r in group], "o-", color=colour[label])
@@ -136,6 +136,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--texts", type=int, default=64, help="held-out proteins whose likelihood is measured")
   add("--steps", default=STEPS, help="of the masked-diffusion sampler")
   add("--noise", default="linear", help="schedule of the masked-diffusion sampler")
+  add("--no_samples", action="store_true", help="likelihoods of held-out proteins alone")
   add("--seed", type=int, default=0)
   args = parser.parse_args(rest)
 
@@ -177,7 +178,8 @@ def main(argv: list[str] | None = None) -> int:
   ):
     settings = {"label": label, "held_out": len(proteins), "steps": args.steps, "rules": args.rules}
     recorder.once(settings, functools.partial(likelihood, measured))
-    recorder.sweep(label, model, configs, [template] * args.samples, **how)
+    if not args.no_samples:
+      recorder.sweep(label, model, configs, [template] * args.samples, **how)
   draw(recorder.lines.records, args.picture)
   return 0
 
