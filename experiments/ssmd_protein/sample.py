@@ -87,21 +87,32 @@ def held_out(data: DataConfig, tokenizer, length: int, count: int) -> list[list[
   return rows
 
 
+def _name(record: dict) -> str | None:
+  """Of its curve: masked diffusion has one for each schedule."""
+  decoders = [record["settings"].get("decoder", {}).get("name")]
+  decoders += [x["decoder"] for x in record.get("likelihood", [])]
+  label, noise = record["settings"]["label"], record["settings"]["noise"]
+  if "mdm" in decoders:
+    return f"{label}, {noise} steps"
+  return label if "ssmd" in decoders else None
+
+
 def draw(records: list[dict], path: str):
   """Likelihood of held-out proteins by sampler; bound and entropy of samples; all against NFE."""
   figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
   points = [r for r in records if "nfe" in r]
-  labels = [r["settings"]["label"] for r in records if "likelihood" in r]
-  colour = dict(zip(labels, ("#0072B2", "#D55E00"), strict=True))
-  for line in records:
-    if "likelihood" in line:
-      label = line["settings"]["label"]
-      curve = sorted((x["mean_nfe"], x["nats_per_residue"]) for x in line["likelihood"])
-      axes[0].plot(*zip(*curve, strict=True), "o-", color=colour[label], label=label)
+  colours = ("#0072B2", "#D55E00", "#56B4E9")
+  colour = dict(zip(dict.fromkeys(filter(None, map(_name, records))), colours, strict=False))
+  curves = {_name(r): r["likelihood"] for r in records if "likelihood" in r}
+  for name, found in curves.items():
+    curve = sorted((x["mean_nfe"], x["nats_per_residue"]) for x in found)
+    axes[0].plot(*zip(*curve, strict=True), "o-", color=colour[name], label=name)
   for label in dict.fromkeys(r["settings"]["label"] for r in points):
     group = sorted((r for r in points if r["settings"]["label"] == label), key=lambda r: r["nfe"])
     for axis, field in zip(axes[1:], ("bound", "entropy"), strict=True):
-      axis.plot([r["nfe"] for r in group], [r[field] for r in group], "o-", color=colour[label])
+      axis.plot(
+        [r["nfe"] for r in group], [r[field] for r in group], "o-", color=colour[_name(group[0])]
+      )
   names = (
     "held-out proteins under the sampler,\nnats a residue",
     "samples' bound under the trunk,\nnats a residue",

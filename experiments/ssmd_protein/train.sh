@@ -29,7 +29,12 @@ $python experiments/curves.py --together \
   --record=experiments/ssmd_protein/losses.jsonl "cosine noise=runs/ssmd_frozen_cpu" \
   "linear noise=runs/ssmd_frozen_linear"
 
-# The NFE curve: the trunk alone, and with the causal block.
-$python experiments/ssmd_protein/sample.py --checkpoint=runs/ssmd_frozen_cpu \
-  --data.path="$proteins" --data.$splits --out=experiments/ssmd_protein/points.jsonl \
-  --picture=experiments/ssmd_protein/nfe.png
+# The NFE curves: the trunk alone, and with the causal block. Masked diffusion with the schedule of
+# its training, and with the cosine one, which is better in few steps.
+measure() {
+  $python experiments/ssmd_protein/sample.py --checkpoint=runs/ssmd_frozen_cpu \
+    --data.path="$proteins" --data.$splits --out=experiments/ssmd_protein/points.jsonl \
+    --picture=experiments/ssmd_protein/nfe.png "$@"
+}
+measure
+measure --noise=cosine --no_samples
