@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import pathlib
 import sys
 
@@ -21,6 +20,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+
+from sbdjax.evals import equal_quality
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 _LOSSES = {
@@ -51,21 +52,6 @@ def short(point: dict) -> str:
   if decoder["name"] == "ssmd":
     return f"N={decoder['n_inner']}, Δτ={decoder['dtau']:g}"
   return f"{decoder['steps']} steps"
-
-
-def needed(curve: list[tuple[float, float]], quality: float) -> float | None:
-  """NFE where `curve`, of (NFE, quality) by NFE, first reaches `quality`, linear between points.
-
-  None: it never does, or does so from its first point on; nothing is extrapolated.
-  """
-  for (nfe, low), (next_nfe, high) in zip(curve, curve[1:], strict=False):
-    if low < quality <= high:
-      return nfe + (quality - low) / (high - low) * (next_nfe - nfe)
-  return None
-
-
-def spelling_curve(group: list[dict]) -> list[tuple[float, float]]:
-  return [(p["nfe"], p["spelling"]) for p in group]
 
 
 def likelihood_curves(lines: list[dict]) -> dict[str, list[tuple[float, float]]]:
@@ -155,36 +141,30 @@ def table(groups: dict[str, list[dict]], reference: dict | None) -> list[str]:
   return lines
 
 
+def compared(groups: dict[str, list[dict]], likelihoods: list[dict]):
+  """(title, quality, cost, curves of (cost, quality)); losses are negated: fewer are better."""
+
+  def curves(cost, quality, scale=1.0):
+    return {
+      name: sorted((scale * p[cost], p[quality]) for p in group) for name, group in groups.items()
+    }
+
+  def negated(measured):
+    return {name: [(cost, -loss) for cost, loss in curve] for name, curve in measured.items()}
+
+  yield "NFE at equal spelling accuracy", "spelling", "NFE", curves("nfe", "spelling")
+  seconds = curves("seconds_per_sample", "spelling", 1000)
+  yield "Time at equal spelling accuracy", "spelling", "ms a sample", seconds
+  if all("judge_nll" in p for group in groups.values() for p in group):
+    judged = negated(curves("nfe", "judge_nll"))
+    yield "NFE at equal NLL under the judge", "judge NLL", "NFE", judged
+  if likelihoods:
+    bits = negated(likelihood_curves(likelihoods))
+    yield "NFE at equal likelihood", "bits per character", "NFE", bits
+
+
 def is_speculative(group: list[dict]) -> bool:
   return group[0]["settings"]["decoder"]["name"] == "ssmd"
-
-
-def savings(
-  curves: dict[str, list[tuple[float, float]]], speculative: set[str]
-) -> list[tuple[str, str, float, float, float]]:
-  """(model, baseline, quality, NFE, NFE the baseline needs) where both are known.
-
-  Every point of a self-speculative model against every curve that is not of one.
-  """
-  found = []
-  for name in (n for n in curves if n in speculative):
-    for base in (n for n in curves if n not in speculative):
-      for nfe, quality in curves[name]:
-        other = needed(curves[base], quality)
-        if other is not None:
-          found.append((name, base, quality, nfe, other))
-  return found
-
-
-def savings_table(found: list[tuple[str, str, float, float, float]], quality: str) -> list[str]:
-  """`quality` heads the column; bits are compared with their sign turned, and shown without it."""
-  lines = [f"| model | baseline | {quality} | NFE | NFE of the baseline there | ratio |",
-           "|---|---|---|---|---|---|"]  # fmt: skip
-  for name, base, value, nfe, other in found:
-    lines.append(
-      f"| {name} | {base} | {abs(value):.3f} | {nfe:.1f} | {other:.1f} | {other / nfe:.2f} |"
-    )
-  return lines if found else ["No quality is reached by both."]
 
 
 def likelihood_table(lines: list[dict]) -> list[str]:
@@ -217,23 +197,14 @@ def main(argv: list[str] | None = None) -> int:
   reference = next((p for p in points if "nfe" not in p), None)
   curves, likelihoods = read(folder / "curves.jsonl"), read(folder / "likelihood.jsonl")
   draw(curves, groups, reference and reference["spelling"], likelihoods, folder / "figure3.png")
-  speculative = {name for name in groups if is_speculative(groups[name])}
   lines = ["# Samples", "", *table(groups, reference), ""]
-  compared = {"spelling accuracy": {n: spelling_curve(group) for n, group in groups.items()}}
-  if likelihoods:
-    # Fewer bits are better.
-    bits = likelihood_curves(likelihoods)
-    compared["likelihood"] = {n: [(nfe, -b) for nfe, b in curve] for n, curve in bits.items()}
-  for what, measured in compared.items():
-    found = savings(measured, speculative)
-    heading = "bits per character" if what == "likelihood" else "spelling"
-    lines += [f"# NFE at equal {what}", "", *savings_table(found, heading), ""]
-    ratios = [other / nfe for *_, nfe, other in found]
+  baselines = [name for name in groups if not is_speculative(groups[name])]
+  for title, quality, cost, measured in compared(groups, likelihoods):
+    found = equal_quality.compare(measured, baselines)
+    lines += [f"# {title}", "", *equal_quality.markdown(found, quality, cost), ""]
+    ratios = [x.ratio for x in found]
     if ratios:
-      print(
-        f"NFE of masked diffusion / NFE at equal {what}: {np.min(ratios):.2f} to "
-        f"{np.max(ratios):.2f}, geometric mean {math.exp(np.mean(np.log(ratios))):.2f}"
-      )
+      print(f"{title}, ratio: {np.min(ratios):.2f} to {np.max(ratios):.2f}")
   if likelihoods:
     lines += ["# Likelihood", "", *likelihood_table(likelihoods), ""]
   (folder / "tables.md").write_text("\n".join(lines))

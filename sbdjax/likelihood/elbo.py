@@ -2,9 +2,9 @@
 
 A text is generated in a random order sigma, so log p(x) = log E_sigma p(x | sigma) is bounded below
 by E_sigma log p(x | sigma) (Self-Speculative Masked Diffusions, equation 12). What is inside the
-average is exact for self-speculative sampling (`ssmd.exact`), and for masked diffusion in steps, of
-which `over_plans` draws the one every token is revealed in. In the limit of one token a step that
-is the any-order bound, which a random number of masks estimates with one forward (`any_order`).
+average is exact for self-speculative sampling (`ssmd.exact`). So it is for masked diffusion in
+steps, given a plan: the step in which each token is revealed (`over_plans`). With one token a step
+that average is the any-order bound, which needs one forward a sample (`any_order`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def point(label, decoder, nfe, spelling):
 def test_the_report_compares_at_equal_quality(tmp_path, capsys):
   mdm = [(4, 0.3), (8, 0.5), (16, 0.6)]
   points = [point("MDM", {"name": "mdm", "steps": n}, n, q) for n, q in mdm]
-  for nfe, quality in ((4, 0.5), (8, 0.55), (2, 0.2), (9, 0.7)):  # the last two: no comparison
+  for nfe, quality in ((2, 0.2), (4, 0.5), (8, 0.55), (9, 0.7)):  # the outer two: no comparison
     decoder = {"name": "ssmd", "n_inner": 1, "dtau": 1 / nfe}
     points.append(point("SSMD", decoder, nfe, quality) | {"acceptance": 0.75})
   points.append({"settings": {"label": "held-out text"}, "spelling": 0.9, "entropy": 2.7})
@@ -62,15 +62,13 @@ def test_the_report_compares_at_equal_quality(tmp_path, capsys):
   assert script("ssmd_text8/report").main([f"--folder={tmp_path}"]) == 0
   rows = [[c.strip() for c in x.split("|")[1:-1]] for x in (tmp_path / "tables.md").open()]
   compared = [row[2:] for row in rows if row[:2] == ["SSMD", "MDM"]]
-  assert compared == [
-    ["0.500", "4.0", "8.0", "2.00"],
-    ["0.550", "8.0", "12.0", "1.50"],
-    ["2.400", "5.0", "12.0", "2.40"],
-  ]
+  at_spelling = [["0.500", "4.0", "8.0", "2.00"], ["0.550", "8.0", "12.0", "1.50"]]
+  # A millisecond an NFE in these lines; no judge.
+  assert compared == [*at_spelling, *at_spelling, ["2.400", "5.0", "12.0", "2.40"]]
   assert ["SSMD", "ssmd, N=∞, Δτ=1", "2.4500 ± 0.1000"] in [row[:3] for row in rows]
   assert (tmp_path / "figure3.png").stat().st_size > 10_000
   shown = capsys.readouterr().out
-  assert "spelling accuracy: 1.50 to 2.00" in shown and "likelihood: 2.40 to 2.40" in shown
+  assert "spelling accuracy, ratio: 1.50 to 2.00" in shown and "likelihood, ratio: 2.40" in shown
 
 
 @pytest.mark.parametrize("has_block", [pytest.param(True, marks=pytest.mark.long), False])
