@@ -11,12 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sbdjax.corruption import MASK_SCHEDULES
 from sbdjax.decode import mdm, windows
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
+from sbdjax.lm import suppress
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -108,6 +110,43 @@ def speculative(
     nfe = ssmd.mean_nfe(found.mean_counts[..., i, :], *blocks)
     settings = {"decoder": "ssmd", "n_inner": 0 if n == math.inf else n, "dtau": dtau}
     yield Measured(settings, estimate, float(np.mean(nfe)))
+
+
+def by_masks(
+  model: Pretrained, rows: np.ndarray, key: jax.Array, given_L: np.ndarray
+) -> np.ndarray:
+  """float64 [D]: nats a masked token with 1 .. D masks in random places, a draw each of every row.
+
+  Their mean is an estimate of the any-order bound (see `attainable`).
+  """
+  predict, mask_id = predictions(model), model.lm.config.mask_id
+  targets, length = int(np.sum(~given_L)), rows.shape[1]
+
+  @jax.jit
+  def run(params, rows, key, masks):
+    def places(key):
+      chance_L = jnp.where(given_L, 2.0, jax.random.uniform(key, (length,)))
+      return jnp.argsort(jnp.argsort(chance_L)) < masks
+
+    masked = jax.vmap(places)(jax.random.split(key, len(rows)))
+    length_B = jnp.full((len(rows),), length, jnp.int32)
+    logits = predict(params, jnp.where(masked, mask_id, rows), length_B)
+    log_p = jax.nn.log_softmax(suppress(logits, mask_id))
+    log_p = jnp.take_along_axis(log_p, rows[..., None], axis=2)[..., 0]
+    return -jnp.sum(jnp.where(masked, log_p, 0.0)) / (len(rows) * masks)
+
+  numbers = range(1, targets + 1)
+  return np.array([run(model.params, rows, jax.random.fold_in(key, n), n) for n in numbers], float)
+
+
+def attainable(nats_D: np.ndarray) -> float:
+  """The bound of targets that know the tokens before theirs as well as drafts know revealed ones.
+
+  A target with n masks at the beginning and m of them left is then worth a draft with m masks:
+  mean_n mean_{m <= n} nats[m], nats a token. What causal blocks on drafts as in `by_masks` can
+  reach, as long as they learn nothing that the trunk did not.
+  """
+  return float(np.mean(np.cumsum(nats_D) / np.arange(1, len(nats_D) + 1)))
 
 
 def line_of(measured: Measured, unit: str = "bits_per_character") -> dict[str, Any]:

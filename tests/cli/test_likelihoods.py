@@ -67,3 +67,24 @@ def test_the_any_order_bound_names_no_nfe():
   expected = elbo.any_order(predict, MASK, MODEL.params, ROWS, KEYS, 4, GIVEN)
   np.testing.assert_allclose(got.estimate.nats, -np.mean(expected) / 3, rtol=1e-5)
   assert "mean_nfe" not in likelihoods.line_of(got) and got.estimate.samples == 4
+
+
+def test_the_loss_by_number_of_masks():
+  """One mask: any of the three unknown places; all masked: one pass, no chance in it."""
+  rows = np.tile(ROWS[:1], (400, 1))
+  nats = likelihoods.by_masks(MODEL, rows, KEYS[0], GIVEN)
+  predict = likelihoods.predictions(MODEL)
+
+  def nll(masked):
+    noisy = np.where(masked, MASK, ROWS[:1])
+    log_p = jax.nn.log_softmax(predict(MODEL.params, noisy, np.array([5]))[..., :MASK])
+    return -np.take_along_axis(np.asarray(log_p), ROWS[:1, :, None], 2)[0, masked, 0]
+
+  np.testing.assert_allclose(nats[2], nll(~GIVEN).mean(), rtol=1e-5)
+  one = np.array([nll(np.arange(5) == place)[0] for place in (1, 2, 4)])
+  assert abs(nats[0] - one.mean()) < 4 * one.std() / 400**0.5 and len(nats) == 3
+
+
+def test_what_targets_can_reach_at_best():
+  got = likelihoods.attainable(np.array([1.0, 2.0, 6.0]))
+  np.testing.assert_allclose(got, (1 + (1 + 2) / 2 + (1 + 2 + 6) / 3) / 3)

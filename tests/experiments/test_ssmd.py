@@ -95,6 +95,9 @@ def test_proteins_are_sampled_and_drawn(has_block, tmp_path, monkeypatch):
   assert held_out["bound"] > 0 and "nfe" not in held_out
   assert [[x["decoder"] for x in one] for one in likelihoods] == [["mdm", "mdm"], ["ssmd"]]
   assert all(x["nats_per_residue"] > 0 and x["length"] == 6 for one in likelihoods for x in one)
+  headroom = next(r for r in records if "by_masks" in r)
+  assert len(headroom["by_masks"]) == 6 and headroom["draft"] > 0
+  assert (tmp_path / "tables.md").read_text().startswith("# NFE at equal likelihood")
   points = [r for r in records if "nfe" in r]
   assert [p["settings"]["decoder"]["name"] for p in points] == ["mdm", "mdm", "ssmd"]
   assert points[0]["nfe"] <= 2 and points[2]["trunk_passes"] <= 6
