@@ -1,31 +1,33 @@
-"""The sampler interface and the state every sampler shows.
+"""The sampler interface, the state every sampler shows, and the bookkeeping of its rows.
 
 A sampler is three pure functions with its settings in their closures. `decode` drives it on the
 device; the very same `step` drives the streaming loop of the live view. Every sampler passes one
 contract test (tests/decode/test_contract.py): while_loop equals the Python loop; a row alone
 equals its row in a batch; finished rows never change; no mask token is ever in the output.
+
+What a forward does to a row is written here once: `reveal` puts tokens in place and counts the
+forward, `finish` says how far the text is final and whether the row ends, by EOS or by its limit.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
+from sbdjax import pytree
 from sbdjax.errors import UsageError
 
 
 class Sampler(NamedTuple):
-  """A decoding method.
+  """A decoding method with its settings, for one model.
 
   Attributes:
     init: (params, prompt_BxP, prompt_len_B, key) -> state. Prompts are right-padded; `key` is one
-      typed key, or one a row ([B]).
+      typed key, or one per row ([B]).
     step: (params, state) -> state: one network forward for every unfinished row.
     done: state -> bool [B].
   """
@@ -35,8 +37,14 @@ class Sampler(NamedTuple):
   done: Callable[[Any], jax.Array]
 
 
-def decode(sampler: Sampler, params, *args):
-  """Runs `sampler` to the end inside one `lax.while_loop`; returns its final state."""
+def decode(sampler: Sampler, params: Any, *args: Any) -> Any:
+  """Runs `sampler` to the end inside one `lax.while_loop`; returns its final state.
+
+  Args:
+    sampler: what a method's `.sampler(lm, limits)` gives.
+    params: of the model.
+    *args: prompts int32 [B, P], their lengths int32 [B], and a key or one per row.
+  """
   return jax.lax.while_loop(
     lambda state: ~jnp.all(sampler.done(state)),
     partial(sampler.step, params),
@@ -44,8 +52,8 @@ def decode(sampler: Sampler, params, *args):
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+@pytree.dataclass
+class Limits(pytree.Struct):
   """When a row ends.
 
   Attributes:
@@ -54,11 +62,11 @@ class Limits:
     max_tokens_B: int32 [B] or a number, a smaller limit for each row; None: `max_tokens` for all.
   """
 
-  max_tokens: int
-  eos_ids: tuple[int, ...] = ()
+  max_tokens: int = pytree.static()
+  eos_ids: tuple[int, ...] = pytree.static(default=())
   max_tokens_B: Any = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.max_tokens < 1:
       raise UsageError(f"max_tokens={self.max_tokens}: at least one token must be asked for")
 
@@ -74,8 +82,8 @@ class Limits:
     return jnp.isin(tokens, jnp.asarray(self.eos_ids or (-1,), jnp.int32))
 
 
-@flax.struct.dataclass
-class Generation:
+@pytree.dataclass
+class Generation(pytree.Struct):
   """What every sampler's state carries as `state.out`.
 
   Attributes:
@@ -92,7 +100,7 @@ class Generation:
     done_B: bool, the row is finished.
     eos_B: bool, the row ended by an EOS token (else by its length limit).
     text_end_B: int32, one past the first EOS, for samplers that fill a whole canvas and therefore
-      have tokens behind it; None: the text ends at `length_B`.
+      have tokens after it; None: the text ends at `length_B`.
     causal_passes_B: int32, passes of the causal blocks of a self-speculative model, whose `nfe_B`
       are passes of its trunk; None for every other model.
     blocks: blocks of (trunk, causal blocks) there.
@@ -111,7 +119,7 @@ class Generation:
   eos_B: jax.Array
   text_end_B: jax.Array | None = None
   causal_passes_B: jax.Array | None = None
-  blocks: tuple[int, int] | None = flax.struct.field(pytree_node=False, default=None)
+  blocks: tuple[int, int] | None = pytree.static(default=None)
 
 
 def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: int) -> Generation:
@@ -136,14 +144,106 @@ def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: i
   )
 
 
+def put(
+  values_BxC: jax.Array, position_BxT: jax.Array, new_BxT: jax.Array, where_BxT: jax.Array
+) -> jax.Array:
+  """`values` with `new` at `position` where `where` is true; positions from C on are dropped."""
+  rows_Bx1 = jnp.arange(values_BxC.shape[0])[:, None]
+  position_BxT = jnp.where(where_BxT, position_BxT, values_BxC.shape[1])
+  return values_BxC.at[rows_Bx1, position_BxT].set(new_BxT, mode="drop")
+
+
+def reveal(
+  out: Generation,
+  position_BxT: jax.Array,
+  token_BxT: jax.Array,
+  where_BxT: jax.Array,
+  width: jax.Array | int,
+) -> Generation:
+  """One more forward of every row, over `width` tokens, that made text of `token` at `position`.
+
+  Args:
+    where_BxT: bool, which of the T places were revealed.
+    width: int32 [B] or a number, the query tokens of the forward.
+  """
+  step_BxT = jnp.broadcast_to(out.nfe_B[:, None], position_BxT.shape)
+  return out.replace(
+    tokens_BxC=put(out.tokens_BxC, position_BxT, token_BxT, where_BxT),
+    reveal_step_BxC=put(out.reveal_step_BxC, position_BxT, step_BxT, where_BxT),
+    nfe_B=out.nfe_B + 1,
+    query_tokens_B=out.query_tokens_B + width,
+  )
+
+
+def finish(
+  out: Generation,
+  limits: Limits,
+  position_BxT: jax.Array,
+  token_BxT: jax.Array,
+  final_B: jax.Array,
+) -> Generation:
+  """Ends rows: the text before `final_B` will not change any more.
+
+  Sets `length_B` to the end of the final text, which its first EOS or the row's limit may cut
+  short, and `done_B` and `eos_B` accordingly. The caller keeps finished rows as they were.
+
+  Args:
+    position_BxT: positions that hold all text that was not final before (and may hold more).
+    token_BxT: int32, what stands there.
+    final_B: int32, one past the last position that is final; it may exceed the limit.
+  """
+  end_B = out.prompt_len_B + limits.of_rows(out.prompt_len_B.shape[0])
+  cut_B, eos_B = first_eos(out, limits, position_BxT, token_BxT, jnp.minimum(final_B, end_B))
+  return out.replace(length_B=cut_B, done_B=eos_B | (final_B >= end_B), eos_B=eos_B)
+
+
+def first_eos(
+  out: Generation,
+  limits: Limits,
+  position_BxT: jax.Array,
+  token_BxT: jax.Array,
+  final_B: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """One past the first generated EOS before `final_B`, else `final_B`; and whether there is one."""
+  generated = (position_BxT >= out.prompt_len_B[:, None]) & (position_BxT < final_B[:, None])
+  eos_BxT = limits.is_eos(token_BxT) & generated
+  eos_end_B = jnp.min(jnp.where(eos_BxT, position_BxT + 1, final_B[:, None]), axis=1)
+  return eos_end_B, jnp.any(eos_BxT, axis=1)
+
+
+def append(
+  out: Generation,
+  tokens_BxT: jax.Array,
+  added_B: jax.Array,
+  limits: Limits,
+  width: jax.Array | int,
+) -> Generation:
+  """One more forward, after which the first `added_B` >= 1 of `tokens_BxT` follow each row's text.
+
+  Tokens after the first EOS or beyond the row's limit are dropped, and the row is then done.
+
+  Args:
+    width: int32 [B] or a number, the query tokens of the forward.
+  """
+  position_BxT = out.length_B[:, None] + jnp.arange(tokens_BxT.shape[1])
+  ended = finish(out, limits, position_BxT, tokens_BxT, out.length_B + added_B)
+  where_BxT = position_BxT < ended.length_B[:, None]
+  return reveal(ended, position_BxT, tokens_BxT, where_BxT, width)
+
+
 def row_keys(key: jax.Array, batch: int) -> jax.Array:
-  """One key a row [B]: `key` itself if it is one a row, else `key` folded with the row index."""
+  """One key per row [B]: `key` itself if it is that, else `key` folded with the row index."""
   if key.ndim == 1:
     return key
   return jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(batch))
 
 
-def keep_done(done_B: jax.Array, old, new):
+def position_keys(key_B: jax.Array, position_BxT: jax.Array) -> jax.Array:
+  """One key per place [B, T]: each row's key folded with the position."""
+  return jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(key_B, position_BxT)
+
+
+def keep_done(done_B: jax.Array, old: Any, new: Any) -> Any:
   """`old` for finished rows, `new` for the others; every leaf has B as its leading axis."""
 
   def pick(a, b):

@@ -1,0 +1,113 @@
+"""What a decoding method is: an object that is its settings, its record and its factory.
+
+A method and its parts are `@pytree.dataclass`es. Numbers (gamma, a temperature, a threshold) are
+leaves, so `jax.jit` traces them and a sweep over them compiles nothing; whatever changes the program
+is `pytree.static`. A *part* is an object a method holds in a field and calls: a reveal rule, a token
+sampler, a verify rule, a cache. Its `kind` says which parts may stand in for each other, and
+`decode.registry` gives each a name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import jax
+
+from sbdjax import pytree
+from sbdjax.decode.base import Limits, Sampler
+from sbdjax.errors import UsageError
+from sbdjax.lm import LM
+
+M = TypeVar("M", bound="Method")
+
+
+class Part(pytree.Struct):
+  """Base of the parts of methods.
+
+  Attributes:
+    kind: which parts may stand in for each other, like "rule" or "token".
+  """
+
+  kind: ClassVar[str] = ""
+
+  def idle(self) -> tuple[str, ...]:
+    """Fields without effect, given the others; records leave them out and flags refuse them."""
+    return ()
+
+
+class Defaults(Protocol):
+  """What a checkpoint says of how it is decoded; see `sbdjax.interop.settings`."""
+
+  @property
+  def attention(self) -> str: ...
+
+  @property
+  def shifted(self) -> bool: ...
+
+  @property
+  def block_size(self) -> int | None: ...
+
+
+class Canvas(NamedTuple):
+  """The tokens a method is working on, for display.
+
+  Attributes:
+    start_B: int32, index of the first.
+    size: how many.
+    end_B: int32, there is nothing from this index on; None: there always is.
+  """
+
+  start_B: jax.Array
+  size: int
+  end_B: jax.Array | None = None
+
+
+class Method(pytree.Struct):
+  """Base of decoding methods.
+
+  Attributes:
+    models: the kinds of model it decodes.
+    any_order: a prompt may be empty, and hold mask tokens anywhere, which are filled.
+    counts_prefill: records count the prompt's forward in `nfe` too, as papers on diffusion models
+      do: whether there is one depends on the cache and the prompt.
+  """
+
+  models: ClassVar[tuple[type, ...]] = (LM,)
+  any_order: ClassVar[bool] = False
+  counts_prefill: ClassVar[bool] = False
+
+  def sampler(self, lm: Any, limits: Limits) -> Sampler:
+    """The sampler of `lm` with these settings; its numbers may be traced.
+
+    Raises:
+      UsageError: the model cannot be decoded this way.
+    """
+    raise NotImplementedError
+
+  def for_model(self: M, defaults: Defaults) -> M:
+    """These settings with what was left to the checkpoint (None or "auto") filled in."""
+    del defaults
+    return self
+
+  def canvas(self, state: Any) -> Canvas:
+    """The tokens that the next forward of `state` works on; size 0 where nothing is open."""
+    return Canvas(state.out.length_B, 0)
+
+  def last_drafts(self, state: Any) -> jax.Array | None:
+    """int32 [B, size of the canvas]: what the last forward verified there, -1 for nothing.
+
+    None for methods that do not draft.
+    """
+    del state
+    return None
+
+  def idle(self) -> tuple[str, ...]:
+    """Fields without effect, given the others; records leave them out and flags refuse them."""
+    return ()
+
+
+def need_mask_token(lm: Any, use: str) -> int:
+  """The mask token of `lm`. Raises UsageError where it has none; `use` says what needs it."""
+  if lm.config.mask_id is None:
+    raise UsageError(f"this checkpoint has no mask token: {use}")
+  return lm.config.mask_id

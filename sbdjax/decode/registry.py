@@ -1,0 +1,365 @@
+"""Decoding methods and their parts by name, and their settings as flat names.
+
+A command line says `--decoder.name=sbd --decoder.rule=factor --decoder.f=0.3`, a record holds
+{"name": "sbd", "rule": "factor", "f": 0.3, ...}: flat names that are looked up in the method and in
+the parts it holds. `build` turns such names into a method, `flat` a method into such names.
+
+A name from outside the package is `module:Name`, in place of any registered name; `register` gives
+a class from outside a name of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from sbdjax.decode.any_order import mdm, ssmd, windows
+from sbdjax.decode.causal import ar, sbd, verified_sbd
+from sbdjax.decode.diffusion import freedave, network, schedule, static
+from sbdjax.decode.jacobi import drafts, jacobi, recycling
+from sbdjax.decode import rules, tokens, verify
+from sbdjax.decode.method import Method, Part
+from sbdjax.errors import UsageError
+
+T = TypeVar("T")
+
+METHOD = "name"  # the flat name of the method itself
+
+
+def _temperature(given: Mapping[str, Any]) -> str | None:
+  if "temperature" not in given:
+    return None
+  return "greedy" if given["temperature"] == 0 else "categorical"
+
+
+def _threshold(given: Mapping[str, Any]) -> str | None:
+  if "threshold" not in given:
+    return None
+  return "static" if given["threshold"] is None else "threshold"
+
+
+class Implied(NamedTuple):
+  """A kind of part that flat names choose by a number instead of by its name.
+
+  Attributes:
+    by: the flat name of that number.
+    hint: its type.
+    choose: flat names -> name of the part, None where they do not say.
+    shown: name of a part without that number -> its flat names and values.
+  """
+
+  by: str
+  hint: Any
+  choose: Callable[[Mapping[str, Any]], str | None]
+  shown: Mapping[str, Mapping[str, Any]]
+
+
+# kind -> name -> class. A new method or part is one entry here, or one call of `register`.
+REGISTRY: dict[str, dict[str, type]] = {
+  METHOD: {
+    "ar": ar.AR,
+    "sbd": sbd.SBD,
+    "sbd_verified": verified_sbd.VerifiedSBD,
+    "static": static.Static,
+    "dynamic": static.Dynamic,
+    "freedave": freedave.FreeDave,
+    "jacobi": jacobi.Jacobi,
+    "jacobi_window": jacobi.JacobiWindow,
+    "jacobi_multiblock": jacobi.JacobiMultiblock,
+    "mdm": mdm.MDM,
+    "ssmd": ssmd.SSMD,
+  },
+  "rule": {
+    "eb_entropy": rules.EBEntropy,
+    "eb_confidence": rules.EBConfidence,
+    "eb_margin": rules.EBMargin,
+    "factor": rules.Factor,
+    "confidence_threshold": rules.ConfidenceThreshold,
+    "entropy_threshold": rules.EntropyThreshold,
+    "top_k": rules.TopK,
+  },
+  "token": {"greedy": tokens.Greedy, "categorical": tokens.Categorical},
+  "verify": {"exact_match": verify.ExactMatch, "resample": verify.Resample},
+  "drafting": {
+    "alternating": verified_sbd.Alternating,
+    "fused": verified_sbd.Fused,
+    "fan_out": verified_sbd.FanOut,
+  },
+  "cache": {
+    "auto": network.AutoCache,
+    "none": network.NoCache,
+    "block": network.BlockCache,
+    "prefix": network.PrefixCache,
+    "dual": network.DualCache,
+  },
+  "schedule": {"static": schedule.StaticSteps, "threshold": schedule.Threshold},
+  "draft_init": {"text": drafts.FromText, "vocabulary": drafts.FromVocabulary},
+  "pool": {
+    "none": recycling.NoPool,
+    "ngrams": recycling.NGrams,
+    "points": recycling.Points,
+  },
+  "unmask": {
+    "ancestral": mdm.Ancestral,
+    "first_hitting": mdm.FirstHitting,
+    "top_k": mdm.ByConfidence,
+  },
+  "window": {
+    "cosine": windows.Cosine,
+    "linear": windows.Linear,
+    "constant": windows.Constant,
+    "full": windows.FullWindow,
+  },
+}
+
+# Flat names say `temperature=0.7` and `threshold=0.9`, not which class that makes.
+IMPLIED: dict[str, Implied] = {
+  "token": Implied("temperature", float, _temperature, {"greedy": {"temperature": 0.0}}),
+  "schedule": Implied("threshold", float | None, _threshold, {}),
+}
+
+# Flat names of earlier releases.
+OLD_NAMES = {
+  "guess": "draft_init",
+  "frugal": "skip_known_forwards",
+  "carry": "reuse_verified_kv",
+}
+
+
+def register(kind: str, name: str, cls: type) -> type:
+  """Gives a method ("name") or a part ("rule", "token", ...) a name for flags, configs and records.
+
+  Args:
+    kind: a key of REGISTRY.
+    name: not taken yet by another class.
+    cls: a `@pytree.dataclass` derived from `Method`, or from the base of that kind of part.
+
+  Returns:
+    `cls`.
+
+  Raises:
+    UsageError: an unknown kind, a name that is taken, or a class of another kind.
+  """
+  if kind not in REGISTRY:
+    raise UsageError(f"kind={kind!r}{nearest(kind, REGISTRY)}: choose one of {_list(REGISTRY)}")
+  _check_class(kind, cls, f"register({kind!r}, {name!r}, ...)")
+  if REGISTRY[kind].get(name, cls) is not cls:
+    raise UsageError(f"the name {name!r} is taken by {REGISTRY[kind][name].__name__}")
+  REGISTRY[kind][name] = cls
+  return cls
+
+
+def find(kind: str, name: str, where: str = "") -> type:
+  """The class of a registered name, or of `module:Name`.
+
+  Raises:
+    UsageError: there is none; the nearest registered name is given.
+  """
+  known = REGISTRY[kind]
+  if isinstance(name, str) and name in known:
+    return known[name]
+  shown = f"{where or kind}={name!r}"
+  if not isinstance(name, str) or ":" not in name:
+    raise UsageError(
+      f"{shown}{nearest(str(name), known)}: choose one of {_list(known)}, or module:Name"
+    )
+  module, _, attribute = name.partition(":")
+  try:
+    cls = getattr(importlib.import_module(module), attribute)
+  except ImportError as e:
+    raise UsageError(f"{shown}: cannot import {module}: {e}") from e
+  except AttributeError:
+    raise UsageError(f"{shown}: module {module} has no {attribute}") from None
+  _check_class(kind, cls, shown)
+  return cls
+
+
+def name_of(obj: Method | Part) -> str:
+  """The registered name of an object's class, else `module:Name`."""
+  cls = type(obj)
+  for names in REGISTRY.values():
+    for name, other in names.items():
+      if other is cls:
+        return name
+  return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def build(
+  given: Mapping[str, Any],
+  read: Callable[[Any, Any, str], Any] = lambda value, hint, where: value,
+  where: str = "decoder",
+  note: Callable[[str], None] = lambda text: None,
+) -> Method:
+  """The method of flat names.
+
+  Args:
+    given: {"name": method, flat name: value}; what is left out has the method's default.
+    read: (value, type, name for messages) -> the value as that type; texts of a command line are
+      parsed here.
+    where: what flat names are called in messages: `where.gamma`.
+    note: is told of names of earlier releases.
+
+  Raises:
+    UsageError: an unknown name, one without effect on this method, or a value out of range.
+  """
+  values = modern(given, where, note)
+  name = values.pop(METHOD, "ar")
+  cls = find(METHOD, name, f"{where}.{METHOD}")
+  maker = _Maker(values, read, where)
+  method = maker.make(cls, None)
+  left = [n for n in values if n not in maker.used]
+  if left:
+    raise UsageError(_not_used(left, name, method, where))
+  return method
+
+
+def modern(
+  given: Mapping[str, Any],
+  where: str = "decoder",
+  note: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+  """Flat names with those of earlier releases replaced."""
+  values = {}
+  for name, value in given.items():
+    if name in OLD_NAMES:
+      note(
+        f"{where}.{name} is now {where}.{OLD_NAMES[name]}; the old name goes with the next release"
+      )
+    values[OLD_NAMES.get(name, name)] = value
+  return values
+
+
+def flat(method: Method) -> dict[str, Any]:
+  """The flat names of a method with their values: those that have an effect, for records."""
+  return {METHOD: name_of(method), **_flat(method)}
+
+
+def flat_names(method: Method) -> list[str]:
+  """The flat names that `method` has, given its parts."""
+  return list(_flat(method))
+
+
+def _flat(obj: Method | Part) -> dict[str, Any]:
+  values: dict[str, Any] = {}
+  for field, value in _fields(obj):
+    if field in obj.idle():
+      continue
+    if not isinstance(value, Part):
+      values[field] = value
+      continue
+    name, implied = name_of(value), IMPLIED.get(value.kind)
+    if implied and name in REGISTRY[value.kind]:
+      values |= implied.shown.get(name, {})
+    elif value.kind:
+      values[field] = name
+    values |= _flat(value)
+  return values
+
+
+def _fields(obj: Any) -> Iterator[tuple[str, Any]]:
+  for field in dataclasses.fields(obj):
+    yield field.name, getattr(obj, field.name)
+
+
+class _Maker:
+  """Builds objects out of flat names and remembers which names it used."""
+
+  def __init__(self, values: Mapping[str, Any], read: Callable, where: str):
+    self.values, self.read, self.where = values, read, where
+    self.used: set[str] = set()
+
+  def make(self, cls: type, default: Any) -> Any:
+    """An object of `cls`: flat names where they are given, else the fields of `default`."""
+    hints, kwargs = type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+      old = getattr(default, field.name) if type(default) is cls else _default(field)
+      if isinstance(old, Part):
+        kwargs[field.name] = self.make(self.class_of(field.name, old), old)
+      elif field.name in self.values:
+        kwargs[field.name] = self.value(field.name, hints[field.name])
+      elif old is not dataclasses.MISSING:
+        kwargs[field.name] = old
+      else:
+        raise UsageError(f"{self.where}.{field.name} is not set: {cls.__name__} needs it")
+    return cls(**kwargs)
+
+  def value(self, name: str, hint: Any) -> Any:
+    self.used.add(name)
+    return self.read(self.values[name], hint, f"{self.where}.{name}")
+
+  def class_of(self, field: str, old: Part) -> type:
+    """The class of the part in `field`, which flat names may choose."""
+    if old.kind and field in self.values:
+      return find(old.kind, self.value(field, str), f"{self.where}.{field}")
+    implied = IMPLIED.get(old.kind)
+    if implied and implied.by in self.values:
+      number = {implied.by: self.value(implied.by, implied.hint)}
+      name = implied.choose(number)
+      if name is not None:
+        return find(old.kind, name)
+    return type(old)
+
+
+def _default(field: dataclasses.Field) -> Any:
+  if field.default_factory is not dataclasses.MISSING:
+    return field.default_factory()
+  return field.default
+
+
+@functools.cache
+def type_hints(cls: type) -> dict[str, Any]:
+  """Field -> type."""
+  return typing.get_type_hints(cls)
+
+
+def known_names() -> set[str]:
+  """Every flat name of any registered method or part."""
+  classes = [cls for names in REGISTRY.values() for cls in names.values()]
+  found = {implied.by for implied in IMPLIED.values()}
+  for cls in classes:
+    found |= {f.name for f in dataclasses.fields(cls)}
+  return found
+
+
+def _not_used(left: list[str], name: str, method: Method, where: str) -> str:
+  """What is wrong with flat names that the method did not take, as a sentence."""
+  own = [METHOD, *flat_names(method)]
+  everything = known_names()
+  idle = [n for n in left if n in everything]
+  if not idle:
+    first = left[0]
+    return (
+      f"unknown field {where}.{first}{nearest(first, own) or nearest(first, everything)}: "
+      f"{name} has {', '.join(own)}"
+    )
+  shown = ", ".join(f"{where}.{n}" for n in idle)
+  return (
+    f"{shown} has no effect here: with {where}.{METHOD}={name} the settings are {', '.join(own)} "
+    "(others belong to another name, rule or temperature)"
+  )
+
+
+def _check_class(kind: str, cls: Any, shown: str) -> None:
+  fits = isinstance(cls, type) and dataclasses.is_dataclass(cls)
+  if kind == METHOD:
+    fits = fits and issubclass(cls, Method)
+  else:
+    fits = fits and issubclass(cls, Part) and cls.kind == kind
+  if not fits:
+    need = "Method" if kind == METHOD else f"a part of kind {kind!r}"
+    raise UsageError(f"{shown} is no @pytree.dataclass derived from {need} (see sbdjax.decode)")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+  """` (did you mean ...?)` for a misspelt name, or nothing where no known one is like it."""
+  close = difflib.get_close_matches(name, list(known), n=1)
+  return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _list(names: Iterable[str]) -> str:
+  return ", ".join(names)
