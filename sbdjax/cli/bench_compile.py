@@ -26,12 +26,14 @@ import sbdjax
 from sbdjax.bench import compiling
 from sbdjax.bench.compiling import Row
 from sbdjax.bench.training import make_batch
-from sbdjax.cli import decoders, flags, record
+from sbdjax.cli import flags
 from sbdjax.cli.bench_common import build_model, make_update, without_cache
 from sbdjax.cli.common import Parser, load_config, nearest, split_overrides
-from sbdjax.cli.decoders import METHODS, DecoderConfig
 from sbdjax.cli.train import LOSSES, parse_settings, schema
+from sbdjax.decode import registry
+from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
 from sbdjax.sigma_lm import SigmaLM
 
 _CONFIG = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs" / "sbd_llama31_8b.py"
@@ -42,24 +44,25 @@ TRAIN = "train"
 _ATTENTION = dict.fromkeys(("static", "dynamic", "freedave"), "block_causal") | {"mdm": "full"}
 
 
-def decoder_of(name: str, max_tokens: int) -> DecoderConfig:
+def decoding_of(name: str, max_tokens: int) -> Decoding:
   """The method with its own defaults."""
-  attention = _ATTENTION.get(name, DecoderConfig.attention)
-  return DecoderConfig(name=name, max_tokens=max_tokens, attention=attention)
+  attention = {"attention": _ATTENTION[name]} if name in _ATTENTION else {}
+  return from_flat({registry.METHOD: name, "max_tokens": max_tokens, **attention})
 
 
 def _sampler_row(name: str, fields: Mapping[str, Any], args: argparse.Namespace) -> Row:
-  config = decoder_of(name, args.max_tokens)
+  decoding = decoding_of(name, args.max_tokens)
   lm = build_model(
     dict(fields) | {"param_dtype": fields.get("compute_dtype", "float32")},
-    causal_blocks=METHODS[name].models == (SigmaLM,),
+    causal_blocks=decoding.method.models == (SigmaLM,),
   )
   return compiling.time_sampler(
     name,
     lm.config.num_layers,
-    lambda numbers: decoders.make_sampler(lm, config, (), numbers),
+    lm,
+    decoding.limits(()),
+    decoding.method,
     jax.eval_shape(lm.init, jax.random.key(0)),
-    numbers=decoders.numbers_of(config),
     batch_size=args.batch_size,
     prompt_length=args.prompt_length,
   )
@@ -76,12 +79,13 @@ def _update_row(settings: Any, fields: Mapping[str, Any], args: argparse.Namespa
 def rows(args: argparse.Namespace, config: ml_collections.ConfigDict) -> Iterator[Row]:
   """Every program at every depth, as they are compiled."""
   settings = parse_settings(config)
-  names = args.programs.split(",") if args.programs else [TRAIN, *METHODS]
+  methods = registry.REGISTRY[registry.METHOD]
+  names = args.programs.split(",") if args.programs else [TRAIN, *methods]
   for name in names:
-    if name != TRAIN and name not in METHODS:
+    if name != TRAIN and name not in methods:
       raise UsageError(
-        f"--programs: unknown program {name!r}{nearest(name, [TRAIN, *METHODS])}: choose from "
-        f"{', '.join([TRAIN, *METHODS])}"
+        f"--programs: unknown program {name!r}{nearest(name, [TRAIN, *methods])}: choose from "
+        f"{', '.join([TRAIN, *methods])}"
       )
   if "num_layers" not in settings.model:
     raise UsageError("bench compile needs a config that gives its model's shape (model.num_layers)")

@@ -27,14 +27,17 @@ from sbdjax.bench.decoding import Row, time_sampler, with_overhead
 from sbdjax.bench.overhead import Forward
 from sbdjax.bench.overhead import measure as measure_overhead
 from sbdjax.bench.timing import TimedDecoder
-from sbdjax.cli import decoders, flags, record
+from sbdjax.cli import flags
 from sbdjax.cli.bench_common import uses_cache
-from sbdjax.cli.common import Parser, split_overrides, to_dataclass
-from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
+from sbdjax.decode import registry
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.decoding import MAX_TOKENS, Decoding
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import DataError, UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 
@@ -59,59 +62,52 @@ def read_prompts(model: Pretrained, count: int, length: int) -> list[list[int]]:
 _STORY_VOCABULARY = 512
 
 
-def _configs(model: Pretrained, args: argparse.Namespace, texts: dict[str, str]):
+def _timed(model: Pretrained, args: argparse.Namespace, texts: dict[str, str]) -> list[Decoding]:
   """AR, and SBD with the settings given and each block size, where the model can do it."""
-  fields = flags.parse_fields(DecoderConfig, texts, "decoder")
-  for name in ("name", "max_tokens"):
-    if name in fields:
+  for name in (registry.METHOD, MAX_TOKENS):
+    if name in texts:
       raise UsageError(f"bench times every method: leave out --decoder.{name} (see --max_tokens)")
-  if "block_size" in fields and args.block_sizes:
+  if "block_size" in texts and args.block_sizes:
     raise UsageError("give either --block_sizes or --decoder.block_size")
+  ar = Decoding(AR(), args.max_tokens)
   if model.lm.config.mask_id is None:
-    if fields or args.block_sizes:
+    if texts or args.block_sizes:
       raise UsageError(
         "this checkpoint has no mask token, so only AR is timed: drop --decoder.* and --block_sizes"
       )
-    return [DecoderConfig(name="ar", max_tokens=args.max_tokens)]
-  sizes = flags.parse_ints(args.block_sizes, "--block_sizes") if args.block_sizes else (None,)
-  fixed, timed = {"max_tokens": args.max_tokens}, []
-  for size in sizes:
-    given = fields | ({"block_size": size} if size else {})
-    config = to_dataclass(DecoderConfig, {"name": "sbd"} | fixed | given, "decoder")
-    config = decoders.for_checkpoint(config, model.generation, given)
-    decoders.check_used(config, given)
-    timed.append(config)
-  return [DecoderConfig(name="ar", **fixed), *timed]
+    return [ar]
+  sizes = args.block_sizes.split(",") if args.block_sizes else ()
+  flags.parse_ints(args.block_sizes or "1", "--block_sizes")
+  given = [texts | {"block_size": size} for size in sizes] or [texts]
+  fixed = {registry.METHOD: "sbd", MAX_TOKENS: str(args.max_tokens)}
+  return [ar, *(flags.decoding_of(fixed | some) for some in given)]
 
 
-def _forwards(config: DecoderConfig) -> list[Forward]:
+def _forwards(decoding: Decoding) -> list[Forward]:
   """The kinds of forward that a sampler runs."""
-  k = config.block_size
-  return {"ar": [Forward(1, 0, 1)], "sbd": [Forward(0, k, k), Forward(k, k, k)]}[config.name]
+  k = decoding.flat().get("block_size", 1)
+  return {"ar": [Forward(1, 0, 1)], "sbd": [Forward(0, k, k), Forward(k, k, k)]}[decoding.name]
 
 
 def _time_ours(
-  model: Pretrained, config: DecoderConfig, prompts: list[list[int]], repeats: int, overhead: bool
+  model: Pretrained, decoding: Decoding, prompts: list[list[int]], repeats: int, overhead: bool
 ) -> tuple[Row, list[list[int]]]:
-  shown = " ".join(
-    f"{k}={v}"
-    for k, v in decoders.settings_of(config).items()
-    if k not in ("name", "max_tokens", "temperature")
-  )
-  decoder = TimedDecoder(lambda numbers: decoders.make_sampler(model.lm, config, (), numbers))
-  numbers = decoders.numbers_of(config)
-  name = f"{config.name} {shown}".strip()
-  row, tokens = time_sampler(name, decoder, model.params, prompts, numbers=numbers, repeats=repeats)
+  hidden = (registry.METHOD, MAX_TOKENS, "temperature")
+  shown = " ".join(f"{k}={v}" for k, v in decoding.flat().items() if k not in hidden)
+  decoder = TimedDecoder(model.lm, decoding.limits(()))
+  name = f"{decoding.name} {shown}".strip()
+  run = (decoder, decoding.method, model.params, prompts)
+  row, tokens = time_sampler(name, *run, repeats=repeats)
   if overhead:
     found = measure_overhead(
       model.lm,
       model.params,
       decoder,
-      _forwards(config),
+      decoding.method,
+      _forwards(decoding),
       prompts[0],
       batch_size=len(prompts),
-      max_tokens=config.max_tokens,
-      numbers=numbers,
+      max_tokens=decoding.max_tokens,
       repeats=repeats,
     )
     row = with_overhead(row, found)
@@ -124,7 +120,7 @@ def agreement(ours: list[list[int]], theirs: list[list[int]]) -> float:
   return sum(a == b for a, b in pairs) / len(pairs)
 
 
-def decoding(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
+def measure(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
   """Times everything; returns the record that --json prints."""
   sizes = flags.parse_ints(args.batch_sizes, "--batch_sizes")
   lengths = flags.parse_ints(args.prompt_length, "--prompt_length")
@@ -133,15 +129,15 @@ def decoding(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
   flags.at_least(args.repeats, 5, "--repeats")
   model = load_pretrained(args.checkpoint, dtype=args.dtype)
   shape = model.lm.config
-  configs = _configs(model, args, texts)
+  timed = _timed(model, args, texts)
   prompts = read_prompts(model, max(sizes), max(lengths))
   check_context(prompts, args.max_tokens, shape.max_seq_len, shape.vocab_size)
   with_torch = torch_llama.is_available() and not args.no_torch
   rows, agreements = [], {}
   for length, size in itertools.product(lengths, sizes):
     cut, texts_of = [p[:length] for p in prompts[:size]], {}
-    for config in configs:
-      row, texts_of[config.name] = _time_ours(model, config, cut, args.repeats, args.overhead)
+    for decoding in timed:
+      row, texts_of[decoding.name] = _time_ours(model, decoding, cut, args.repeats, args.overhead)
       rows.append(row)
     for threads in sorted({1, os.cpu_count() or 1}) if with_torch else ():
       row, tokens = torch_llama.time_generate(
@@ -165,7 +161,7 @@ def decoding(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
 
 def show_decoding(found: dict[str, Any], console: Console):
   """The record as a table, each speed beside AR's of the same batch size."""
-  title = f"{found['checkpoint']}, {found['max_tokens']} tokens a prompt, {found['device']}"
+  title = f"{found['checkpoint']}, {found['max_tokens']} tokens per prompt, {found['device']}"
   table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
   rows = [Row(**entry) for entry in found["rows"]]
   with_overhead = any(row.overhead is not None for row in rows)
@@ -213,7 +209,7 @@ def main(argv: list[str]) -> int:
   """Runs the benchmark; returns the exit code."""
   rest, texts = split_overrides(argv, "decoder")
   args = _parser().parse_args(rest)
-  found = decoding(args, texts)
+  found = measure(args, texts)
   if args.json:
     print(json.dumps(found))
   else:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import typing
 from collections.abc import Mapping
 from typing import Any
 
-from sbdjax.cli.common import nearest, parse_value
+from sbdjax.decode import registry
+from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest, parse_value
 
 
 def parse_fields(cls: type, texts: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -56,3 +59,19 @@ def parse_token_lists(text: str, flag: str) -> list[list[int]]:
     if all(type(token) is int for row in lists for token in row):
       return lists
   raise UsageError(f"{flag}={text}: give one list of token ids a prompt, like [[1,2],[3]]")
+
+
+def decoding_of(texts: Mapping[str, str]) -> Decoding:
+  """The settings of `--decoder.field=text` flags.
+
+  Raises:
+    UsageError: an unknown field, one without effect on this method, or a value out of range.
+  """
+  return from_flat(texts, parse_value, "decoder", lambda line: print(f"note: {line}", file=sys.stderr))
+
+
+def decoder_schema(given: Mapping[str, Any]) -> type:
+  """The flat names of all methods as a dataclass, for overrides of a config's section `decoder`."""
+  types = registry.field_types(given) | {MAX_TOKENS: int}
+  old = {name: types[new] for name, new in registry.OLD_NAMES.items()}
+  return dataclasses.make_dataclass("Decoder", [(n, t, None) for n, t in (types | old).items()])

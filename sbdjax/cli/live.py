@@ -1,19 +1,16 @@
 """The live terminal view: a sampler's own `step`, one forward a frame.
 
 The text above is what is finished; the grid below is the block being filled, one cell of fixed
-width a token, so that nothing moves when a mask turns into a token. Tokens revealed by the last
+width per token, so that nothing moves when a mask turns into a token. Tokens revealed by the last
 forward are green; what a draft proposed and the forward rejected is red.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
 from rich.cells import set_cell_size
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,10 +19,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from sbdjax.cli.decoders import METHODS, Canvas, DecoderConfig
 from sbdjax.data.tokenizers import Tokenizer
-from sbdjax.decode.base import Sampler
-from sbdjax.decode.generate import Result, pad_prompts, results_of
+from sbdjax.decode.generate import Result
+from sbdjax.decode.stream import Frame
 
 CELL = 9  # columns of one token of the block
 _TEXT_LINES = 9
@@ -35,111 +31,6 @@ _REJECTED = "bold white on red"
 # A token can hold anything; what would move the cursor is shown as a sign.
 _SIGNS = {i: "·" for i in [*range(32), 127, *range(128, 160)]} | {9: "⇥", 10: "↵"}
 _SAFE = {code: sign for code, sign in _SIGNS.items() if code != 10}
-
-
-@dataclasses.dataclass(frozen=True)
-class Frame:
-  """What one forward has made of one row.
-
-  Attributes:
-    result: the row so far; `seconds` are those of the forwards, without display and compilation.
-    committed: generated tokens before the block; all of them for a method without blocks.
-    canvas: tokens of the block the forward worked on, masks included; -1 behind the end.
-    fresh: of each token of the canvas, whether the forward revealed it.
-    tried: of each token of the canvas, what a draft proposed for it; -1 for nothing.
-    done: the row is finished.
-  """
-
-  result: Result
-  committed: int
-  canvas: list[int]
-  fresh: list[bool]
-  tried: list[int]
-  done: bool
-
-
-def _span(tokens_C: jax.Array, canvas: Canvas) -> np.ndarray:
-  """The tokens of the canvas, -1 where there are none, so that it always has its size."""
-  first = int(canvas.start_B[0])
-  end = tokens_C.shape[0] if canvas.end_B is None else int(canvas.end_B[0])
-  tokens = np.asarray(tokens_C[first : min(first + canvas.size, end)])
-  return np.pad(tokens, (0, canvas.size - len(tokens)), constant_values=-1)
-
-
-class Streamer:
-  """A sampler compiled step by step, for one prompt at a time.
-
-  Attributes:
-    compile_seconds: time spent compiling.
-  """
-
-  def __init__(
-    self,
-    sampler: Sampler,
-    canvas: Callable[[Any], Canvas],
-    params,
-    prompts: Sequence[Sequence[int]],
-    tried: Callable[[Any], jax.Array] | None = None,
-    allow_empty: bool = False,
-  ):
-    self._params = params
-    self._padded, self._lengths = pad_prompts(prompts, allow_empty=allow_empty)
-    self._done, self._canvas, self._tried = sampler.done, canvas, tried
-    row = (self._padded[:1], self._lengths[:1], jax.random.key(0)[None])
-    start = time.perf_counter()
-    self._init = jax.jit(sampler.init).lower(params, *row).compile()
-    state = jax.eval_shape(sampler.init, params, *row)
-    self._step = jax.jit(sampler.step).lower(params, state).compile()
-    self.compile_seconds = time.perf_counter() - start
-
-  def frames(self, index: int, key: jax.Array) -> Iterator[Frame]:
-    """Decodes prompt `index`, a frame after the prompt's forward and after each further one."""
-    start = time.perf_counter()
-    # The same noise as decode.generate's: one key a prompt.
-    keys = jax.random.fold_in(key, index)[None]
-    prompt = self._padded[index : index + 1], self._lengths[index : index + 1]
-    state = jax.block_until_ready(self._init(self._params, *prompt, keys))
-    seconds = time.perf_counter() - start
-    yield self._frame(state, state, seconds)
-    while not bool(self._done(state)[0]):
-      before = state
-      start = time.perf_counter()
-      state = jax.block_until_ready(self._step(self._params, state))
-      seconds += time.perf_counter() - start
-      yield self._frame(before, state, seconds)
-
-  def _frame(self, before, state, seconds: float) -> Frame:
-    """What became of the canvas that the forward from `before` to `state` worked on."""
-    (result,) = results_of(state.out, 1, seconds)
-    canvas = self._canvas(before)
-    first = int(canvas.start_B[0])
-    old, new = (_span(s.out.tokens_BxC[0], canvas) for s in (before, state))
-    tried = np.full(new.shape, -1) if self._tried is None else np.asarray(self._tried(state)[0])
-    return Frame(
-      result=result,
-      committed=max(0, first - len(result.prompt_tokens)) if canvas.size else len(result.tokens),
-      canvas=new.tolist(),
-      fresh=(old != new).tolist(),
-      tried=tried.tolist(),
-      done=bool(state.out.done_B[0]),
-    )
-
-
-def make_streamer(
-  sampler: Sampler, config: DecoderConfig, params, prompts: Sequence[Sequence[int]]
-) -> Streamer:
-  """A Streamer that knows where the method of `config` has its block."""
-  method = METHODS[config.name]
-  canvas = lambda state: method.canvas(state, config)
-  return Streamer(sampler, canvas, params, prompts, method.tried, method.any_order)
-
-
-def text_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
-  """The text that `tokens` add after `before`: spaces and split characters depend on both."""
-  stream = tokenizer.stream()
-  for token in before:
-    stream.push(token)
-  return "".join(map(stream.push, tokens)) + stream.finish()
 
 
 def styled_text(tokenizer: Tokenizer, result: Result, count: int, fresh_step: int = -1) -> Text:
@@ -185,9 +76,9 @@ def draw_canvas(frame: Frame, cells: CellTexts, width: int) -> Table:
   columns = max(1, min(len(frame.canvas), width // CELL, 8))
   grid = Table.grid(padding=(0, 1, 0, 0))
   row: list[Text] = []
-  for token, fresh, tried in zip(frame.canvas, frame.fresh, frame.tried, strict=True):
-    rejected = token == cells.mask_id and tried >= 0
-    shown, style = (tried, _REJECTED) if rejected else (token, cells.style(token, fresh))
+  for token, fresh, draft in zip(frame.canvas, frame.fresh, frame.drafts, strict=True):
+    rejected = token == cells.mask_id and draft >= 0
+    shown, style = (draft, _REJECTED) if rejected else (token, cells.style(token, fresh))
     row.append(Text(cells.of(shown), style))
     if len(row) == columns:
       grid.add_row(*row)
@@ -208,7 +99,7 @@ def summary(result: Result) -> str:
   """One line that says what a finished row cost. No speed: the bench verb measures that."""
   return (
     f"{result.valid} tokens in {result.nfe} forwards (and {result.prefill_nfe} for the "
-    f"prompt), {result.tpf:.2f} tokens a forward; ended by {result.finish}"
+    f"prompt), {result.tpf:.2f} tokens per forward; ended by {result.finish}"
   )
 
 
@@ -234,9 +125,9 @@ def draw(frame: Frame, cells: CellTexts, title: str, width: int, lines: int) -> 
 
 
 def play(
-  frames: Iterator[Frame], cells: CellTexts, title: str, console: Console, seconds_a_frame: float
+  frames: Iterator[Frame], cells: CellTexts, title: str, console: Console, seconds_per_frame: float
 ) -> Result:
-  """Shows the frames as they come, each for at least `seconds_a_frame`; leaves the whole text.
+  """Shows the frames as they come, each for at least `seconds_per_frame`; leaves the whole text.
 
   Returns:
     The finished row.
@@ -248,7 +139,7 @@ def play(
     for frame in frames:
       shown = time.perf_counter()
       view.update(draw(frame, cells, title, width, lines), refresh=True)
-      time.sleep(max(0.0, seconds_a_frame - (time.perf_counter() - shown)))
+      time.sleep(max(0.0, seconds_per_frame - (time.perf_counter() - shown)))
       last = frame.result
   assert last is not None
   text = styled_text(cells.tokenizer, last, last.valid)

@@ -15,10 +15,16 @@ import jax
 from rich.console import Console
 
 import sbdjax
-from sbdjax.cli import generate, record, sweep, train
+from sbdjax import prompts as prompting
+from sbdjax.cli import generate, sweep, train
 from sbdjax.cli.common import Parser, load_config
-from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode.decoding import Decoding
+from sbdjax.decode.rules import EBEntropy
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
+from sbdjax.evals.sweep import Point, make_point
 from sbdjax.interop.pretrained import load_pretrained
 
 _CONFIGS = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs"
@@ -36,7 +42,7 @@ class Size:
     num_prompts: of the sweep.
     repeats: of each timing.
     gammas: entropy bounds of the sweep, nats.
-    seconds_a_frame: of the live view.
+    seconds_per_frame: of the live view.
   """
 
   variant: str
@@ -44,7 +50,7 @@ class Size:
   num_prompts: int
   repeats: int
   gammas: tuple[float, ...]
-  seconds_a_frame: float
+  seconds_per_frame: float
 
 
 FULL = Size("full", 200, 24, 2, (0.0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5), 0.03)
@@ -65,16 +71,16 @@ def _config(name: str) -> str:
   return str(path)
 
 
-def tell(model: Model, config: DecoderConfig, console: Console, seconds_a_frame: float):
+def tell(model: Model, decoding: Decoding, console: Console, seconds_per_frame: float):
   """Shows one story being told."""
   opened = load_pretrained(model.checkpoint)
-  prompts = [generate.encode_prompt(opened.tokenizer, _PROMPT)]
-  generate.check_prompts(prompts, opened, config)
+  prompts = [prompting.encode(opened.tokenizer, _PROMPT)]
+  prompting.check(prompts, opened, decoding)
   key = jax.random.key(0)
-  generate.tell(opened, model.label, config, prompts, key, console, seconds_a_frame)
+  generate.tell(opened, model.label, decoding, prompts, key, console, seconds_per_frame)
 
 
-def grid(models: list[Model], size: Size) -> list[sweep.Point]:
+def grid(models: list[Model], size: Size) -> list[Point]:
   """AR and every gamma, for every model, on the prompts and judge of the stories' sweep."""
   flag = _config("sbd_stories_sweep.py")
   base = load_config(flag, {}, sweep.schema)
@@ -85,7 +91,7 @@ def grid(models: list[Model], size: Size) -> list[sweep.Point]:
   }
   decoders = [{"decoder.name": "ar"}, *({"decoder.gamma": gamma} for gamma in size.gammas)]
   return [
-    sweep.make_point(
+    make_point(
       base, common | {"sweep.checkpoint": m.checkpoint, "sweep.label": m.label} | entry
     )
     for m in models
@@ -98,15 +104,13 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   start = time.perf_counter()
   trained = Model(str(workdir / "model"), "fine-tuned here")
   models = [trained, Model(_SHIPPED, "shipped weights")]
-  block = dict(name="sbd", block_size=8, max_tokens=size.max_tokens, gamma=0.4)
 
   def part(number: int, text: str):
     console.print()
     console.rule(f"[bold]{number} of 5[/bold]  {text}", align="left")
 
   part(1, f"{_BASE}, a real pretrained model, tells a story token by token")
-  ar = DecoderConfig(name="ar", max_tokens=size.max_tokens)
-  tell(Model(_BASE, _BASE), ar, console, size.seconds_a_frame)
+  tell(Model(_BASE, _BASE), Decoding(AR(), size.max_tokens), console, size.seconds_per_frame)
 
   part(2, "fine-tuning it to Set Block Decoding (SBD)")
   config = load_config(f"{_config('quickstart.py')}:{size.variant}", {}, train.schema)
@@ -114,12 +118,13 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   if int(state.step) < config.train.steps:
     return  # stopped by a signal; the trainer has said so
 
-  part(3, "the fine-tuned model fills blocks of 8 tokens, several a forward")
+  part(3, "the fine-tuned model fills blocks of 8 tokens, several per forward")
+  blocks = Decoding(SBD(block_size=8, rule=EBEntropy(gamma=0.4)), size.max_tokens)
   for model in models:
-    tell(model, DecoderConfig(**block), console, size.seconds_a_frame)
+    tell(model, blocks, console, size.seconds_per_frame)
 
   part(4, "measuring: the entropy bound γ trades forwards for quality")
-  rows = sweep.run_sweep(grid(models, size), workdir, console)
+  rows = sweep.measure(grid(models, size), workdir, console)
   sweep.conclude(rows, workdir, console)
 
   part(5, "what to do next")

@@ -11,12 +11,11 @@ a class from outside a name of its own.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from sbdjax.decode.any_order import mdm, ssmd, windows
 from sbdjax.decode.causal import ar, sbd, verified_sbd
@@ -25,8 +24,7 @@ from sbdjax.decode.jacobi import drafts, jacobi, recycling
 from sbdjax.decode import rules, tokens, verify
 from sbdjax.decode.method import Method, Part
 from sbdjax.errors import UsageError
-
-T = TypeVar("T")
+from sbdjax.settings import check_value, nearest
 
 METHOD = "name"  # the flat name of the method itself
 
@@ -191,9 +189,10 @@ def name_of(obj: Method | Part) -> str:
 
 def build(
   given: Mapping[str, Any],
-  read: Callable[[Any, Any, str], Any] = lambda value, hint, where: value,
+  read: Callable[[Any, Any, str], Any] = check_value,
   where: str = "decoder",
   note: Callable[[str], None] = lambda text: None,
+  spare: Collection[str] = (),
 ) -> Method:
   """The method of flat names.
 
@@ -203,6 +202,7 @@ def build(
       parsed here.
     where: what flat names are called in messages: `where.gamma`.
     note: is told of names of earlier releases.
+    spare: names that need not have an effect; they still must exist.
 
   Raises:
     UsageError: an unknown name, one without effect on this method, or a value out of range.
@@ -212,7 +212,9 @@ def build(
   cls = find(METHOD, name, f"{where}.{METHOD}")
   maker = _Maker(values, read, where)
   method = maker.make(cls, None)
-  left = [n for n in values if n not in maker.used]
+  unused = set(values) - maker.used | set(idle_names(method)) & set(values)
+  known = known_names() if unused & set(spare) else set()
+  left = [n for n in values if n in unused and not (n in spare and n in known)]
   if left:
     raise UsageError(_not_used(left, name, method, where))
   return method
@@ -236,15 +238,39 @@ def modern(
 
 def flat(method: Method) -> dict[str, Any]:
   """The flat names of a method with their values: those that have an effect, for records."""
-  return {METHOD: name_of(method), **_flat(method)}
+  return {METHOD: name_of(method), **flat_part(method)}
 
 
-def flat_names(method: Method) -> list[str]:
-  """The flat names that `method` has, given its parts."""
-  return list(_flat(method))
+def changed(method: Method) -> dict[str, Any]:
+  """The flat names whose values differ from those of the method's class with no settings given."""
+  default = flat(type(method)())
+  return {name: value for name, value in flat(method).items() if default.get(name) != value}
 
 
-def _flat(obj: Method | Part) -> dict[str, Any]:
+def idle_names(obj: Method | Part) -> list[str]:
+  """Flat names of `obj` and its parts that have no effect, given the others."""
+  parts = [value for _, value in _fields(obj) if isinstance(value, Part)]
+  return [*obj.idle(), *(name for part in parts for name in idle_names(part))]
+
+
+def field_types(given: Mapping[str, Any] = {}) -> dict[str, Any]:  # noqa: B006
+  """Flat name -> type: of everything registered, and of classes from outside that `given` names.
+
+  A name that two classes use with different types has the union of both.
+  """
+  classes = [(kind, cls) for kind, names in REGISTRY.items() for cls in names.values()]
+  for kind, value in modern(given).items():
+    if kind in REGISTRY and isinstance(value, str) and ":" in value:
+      classes.append((kind, find(kind, value)))
+  found: dict[str, Any] = {METHOD: str, **{i.by: i.hint for i in IMPLIED.values()}}
+  for _, cls in classes:
+    for name, hint in _own_types(cls):
+      found[name] = found.get(name, hint) | hint
+  return found
+
+
+def flat_part(obj: Method | Part) -> dict[str, Any]:
+  """The flat names that a part adds to a method, with their values."""
   values: dict[str, Any] = {}
   for field, value in _fields(obj):
     if field in obj.idle():
@@ -257,7 +283,7 @@ def _flat(obj: Method | Part) -> dict[str, Any]:
       values |= implied.shown.get(name, {})
     elif value.kind:
       values[field] = name
-    values |= _flat(value)
+    values |= flat_part(value)
   return values
 
 
@@ -317,18 +343,38 @@ def type_hints(cls: type) -> dict[str, Any]:
   return typing.get_type_hints(cls)
 
 
+def _own_types(cls: type) -> Iterator[tuple[str, Any]]:
+  """Flat names of a class with their types; a part of a kind counts as its name."""
+  for field in dataclasses.fields(cls):
+    default = _default(field)
+    if not isinstance(default, Part):
+      yield field.name, type_hints(cls)[field.name]
+    elif default.kind:
+      yield field.name, str
+    else:
+      yield from _own_types(type(default))
+
+
+def check_model(method: Method, lm: Any) -> None:
+  """Raises UsageError where `method` does not decode this kind of model."""
+  if isinstance(lm, method.models):
+    return
+  fitting = [
+    name for name, cls in REGISTRY[METHOD].items() if isinstance(lm, getattr(cls, "models", ()))
+  ]
+  raise UsageError(
+    f"decoder.name={name_of(method)} is not for this kind of model: choose one of {_list(fitting)}"
+  )
+
+
 def known_names() -> set[str]:
   """Every flat name of any registered method or part."""
-  classes = [cls for names in REGISTRY.values() for cls in names.values()]
-  found = {implied.by for implied in IMPLIED.values()}
-  for cls in classes:
-    found |= {f.name for f in dataclasses.fields(cls)}
-  return found
+  return set(field_types())
 
 
 def _not_used(left: list[str], name: str, method: Method, where: str) -> str:
   """What is wrong with flat names that the method did not take, as a sentence."""
-  own = [METHOD, *flat_names(method)]
+  own = list(flat(method))
   everything = known_names()
   idle = [n for n in left if n in everything]
   if not idle:
@@ -353,12 +399,6 @@ def _check_class(kind: str, cls: Any, shown: str) -> None:
   if not fits:
     need = "Method" if kind == METHOD else f"a part of kind {kind!r}"
     raise UsageError(f"{shown} is no @pytree.dataclass derived from {need} (see sbdjax.decode)")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-  """` (did you mean ...?)` for a misspelt name, or nothing where no known one is like it."""
-  close = difflib.get_close_matches(name, list(known), n=1)
-  return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _list(names: Iterable[str]) -> str:

@@ -12,10 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from sbdjax.cli import decoders, record
-from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.decode.any_order.mdm import MDM, Ancestral
+from sbdjax.decode.any_order.ssmd import SSMD
+from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder
+from sbdjax.decode.tokens import Categorical
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained
 
 # (N, dtau) of Table 2 of self-speculative masked diffusion (arXiv:2510.03929).
@@ -41,25 +45,24 @@ def parse_rules(text: str) -> list[tuple[int, float]]:
 
 def self_speculative(
   max_tokens: int, rules: Iterable[tuple[int, float]] = TABLE_2
-) -> list[DecoderConfig]:
+) -> list[Decoding]:
   """Inner loops N and dtau of the cosine window."""
-  common = dict(max_tokens=max_tokens, temperature=1.0)
-  return [DecoderConfig("ssmd", **common, n_inner=n, dtau=dtau) for n, dtau in rules]
+  methods = [SSMD(Cosine(dtau), n_inner=n, token=Categorical(1.0)) for n, dtau in rules]
+  return [Decoding(method, max_tokens) for method in methods]
 
 
 def masked_diffusion(
   model: Pretrained, max_tokens: int, steps: Iterable[int], noise: str
-) -> list[DecoderConfig]:
+) -> list[Decoding]:
   """Numbers of steps of the ancestral sampler; of a self-speculative model, by its trunk alone."""
-  common = dict(max_tokens=max_tokens, temperature=1.0, noise=noise)
-  settings = [DecoderConfig("mdm", **common, steps=t) for t in steps]
-  return [decoders.for_checkpoint(config, model.generation, ()) for config in settings]
+  methods = [MDM(Ancestral(n, noise), token=Categorical(1.0)) for n in steps]
+  return [Decoding(m, max_tokens).for_model(model.lm, model.generation) for m in methods]
 
 
 def measure(
   model: Pretrained,
   decoder: Decoder,
-  config: DecoderConfig,
+  decoding: Decoding,
   prompts: Sequence[Sequence[int]],
   batch_size: int,
   seed: int,
@@ -67,10 +70,9 @@ def measure(
 ) -> dict[str, Any]:
   """One setting's numbers, means over samples; compilation apart, rows wait for the slowest."""
   before = decoder.compile_seconds
-  key, numbers = jax.random.key(seed), decoders.numbers_of(config)
-  size = min(len(prompts), batch_size)
-  run = lambda some: list(decoder.generate(model.params, some, key, numbers, size))
-  if not before:
+  key, size = jax.random.key(seed), min(len(prompts), batch_size)
+  run = lambda some: list(decoder.generate(decoding.method, model.params, some, key, size))
+  if decoder.would_compile(decoding.method, model.params, prompts, size):
     run(prompts[:size])  # the first execution is slower than the others
   compiled = decoder.compile_seconds - before
   results = run(prompts)
@@ -116,7 +118,7 @@ class Recorder:
     self,
     label: str,
     model: Pretrained,
-    configs: Iterable[DecoderConfig],
+    settings: Iterable[Decoding],
     prompts: Sequence[Sequence[int]],
     *,
     batch_size: int,
@@ -124,16 +126,15 @@ class Recorder:
     quality: Quality,
   ):
     """`measure` of every setting; settings that differ in numbers alone share a program."""
-    compiled: dict[Any, Decoder] = {}
-    for config in configs:
-      program = decoders.static_part(config)
-      if program not in compiled:
-        build = functools.partial(decoders.make_sampler, model.lm, config, ())
-        compiled[program] = Decoder(build, allow_empty=True)
-      settings = {
+    decoders: dict[int, Decoder] = {}
+    for decoding in settings:
+      limit = decoding.max_tokens
+      if limit not in decoders:
+        decoders[limit] = Decoder(model.lm, decoding.limits(()))
+      about = {
         "label": label,
-        "decoder": decoders.settings_of(config),
+        "decoder": decoding.flat(),
         "weights_crc32": record.fingerprint(model.params),
       }
-      args = (model, compiled[program], config, prompts, batch_size, seed, quality)
-      self.once(settings, functools.partial(measure, *args))
+      args = (model, decoders[limit], decoding, prompts, batch_size, seed, quality)
+      self.once(about, functools.partial(measure, *args))

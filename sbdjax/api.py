@@ -1,0 +1,297 @@
+"""The public functions: open a model, generate, stream, score, train."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sbdjax import prompts as prompting
+from sbdjax.decode.any_order.mdm import predictions
+from sbdjax.decode.any_order.ssmd import SSMD
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode.decoding import Decoding
+from sbdjax.decode.diffusion.static import Static
+from sbdjax.decode.generate import Decoder, Result
+from sbdjax.decode.method import Method
+from sbdjax.decode.stream import Streamer
+from sbdjax.errors import UsageError
+from sbdjax.evals.judge import Judge
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.likelihood import elbo
+from sbdjax.sigma_lm import SigmaLM
+
+# A text, or its token ids.
+Prompt = str | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """What a method made of one prompt.
+
+  Attributes:
+    text: the generated text, EOS left out of it.
+    tokens: ids of the generated tokens, up to and including the first EOS.
+    nfe: network forwards of this prompt. The prompt's own forward is not counted, except for
+      diffusion models, as their papers count it; of a self-speculative model a forward of all its
+      blocks is the unit, so it may be a fraction.
+    tpf: generated tokens per forward, len(tokens) / nfe.
+    finish: "eos" or "length"; "open" while `stream` has not ended.
+    result: everything that was counted; see `sbdjax.decode.Result`.
+  """
+
+  text: str
+  tokens: list[int]
+  nfe: float
+  tpf: float
+  finish: str
+  result: Result
+
+
+def default_method(model: Pretrained) -> Method:
+  """What `generate` uses where no method is given: the model's own way to be decoded.
+
+  SSMD for a model with causal blocks in any order, static decoding for a diffusion language model,
+  SBD for a next-token model with a mask token, else AR.
+  """
+  if isinstance(model.lm, SigmaLM):
+    return SSMD()
+  if model.generation.attention != "causal":
+    return Static()
+  return AR() if model.lm.config.mask_id is None else SBD()
+
+
+def generate(
+  model: Pretrained | str | os.PathLike,
+  prompts: Prompt | Iterable[Prompt],
+  method: Method | None = None,
+  *,
+  max_tokens: int = 200,
+  seed: int = 0,
+  batch_size: int = 16,
+) -> Iterator[Output]:
+  """Continues prompts, in order, `batch_size` at a time.
+
+  What the checkpoint says of its decoding (EOS, attention, shift, block size) holds where `method`
+  leaves it open. Calls with one model and one `max_tokens` share compiled programs; numbers such as
+  gamma may differ between them.
+
+  Args:
+    model: an opened checkpoint, or what `load_pretrained` opens.
+    prompts: a text or its token ids, or several of them.
+    method: a decoding method with its settings; None: `default_method(model)`.
+    max_tokens: largest number of generated tokens of a prompt.
+    seed: of the noise, where tokens are drawn. Prompt i has its own noise whatever `batch_size` is.
+    batch_size: prompts decoded together.
+
+  Yields:
+    One `Output` per prompt.
+
+  Raises:
+    UsageError: prompts the model cannot take, or a method that does not fit the model.
+
+  Example:
+    >>> model = sbdjax.load_pretrained("stories260K-sbd")
+    >>> method = sbdjax.decode.SBD(block_size=8, rule=sbdjax.decode.EBEntropy(gamma=0.2))
+    >>> for r in sbdjax.generate(model, ["Once upon a time"], method, max_tokens=100):
+    ...   print(r.text, r.tpf)
+  """
+  opened, decoding, ids = _prepare(model, prompts, method, max_tokens)
+  decoder = _decoder(opened.lm, decoding.limits(opened.generation.eos_ids))
+  key = jax.random.key(seed)
+  return (
+    _output(opened, decoding.method, result)
+    for result in decoder.generate(decoding.method, opened.params, ids, key, batch_size)
+  )
+
+
+def stream(
+  model: Pretrained | str | os.PathLike,
+  prompt: Prompt,
+  method: Method | None = None,
+  *,
+  max_tokens: int = 200,
+  seed: int = 0,
+) -> Iterator[Output]:
+  """Continues one prompt and shows it as it happens: the text so far after every forward.
+
+  The last `Output` equals that of `generate` with the same arguments.
+
+  Args:
+    model: an opened checkpoint, or what `load_pretrained` opens.
+    prompt: a text, or token ids.
+    method: a decoding method; None: `default_method(model)`.
+    max_tokens: largest number of generated tokens.
+    seed: of the noise, where tokens are drawn.
+
+  Yields:
+    An `Output` after the prompt's forward, and one after each further forward.
+
+  Raises:
+    UsageError: as `generate`.
+
+  Example:
+    >>> for r in sbdjax.stream("stories260K-sbd", "Once upon a time", max_tokens=50):
+    ...   print(r.nfe, r.text)
+  """
+  opened, decoding, ids = _prepare(model, [prompt], method, max_tokens)
+  limits = decoding.limits(opened.generation.eos_ids)
+  streamer = Streamer(opened.lm, limits, decoding.method, opened.params, ids)
+  for frame in streamer.frames(0, jax.random.key(seed)):
+    output = _output(opened, decoding.method, frame.result)
+    yield output if frame.done else dataclasses.replace(output, finish="open")
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """How likely a text is under a model.
+
+  Attributes:
+    nats: -log p of its tokens; for an estimate that is a bound, at most that large.
+    tokens: how many tokens were scored.
+    estimator: "exact", or what bounds the value from above.
+    samples: random orders the estimate is a mean over; 1 where it is exact.
+    seed: of those orders.
+  """
+
+  nats: float
+  tokens: int
+  estimator: str = "exact"
+  samples: int = 1
+  seed: int = 0
+
+  @property
+  def perplexity(self) -> float:
+    """exp of the nats per token."""
+    return math.exp(self.nats / self.tokens)
+
+
+def score(
+  model: Pretrained | str | os.PathLike,
+  texts: Prompt | Iterable[Prompt],
+  *,
+  samples: int = 16,
+  seed: int = 0,
+) -> list[Score]:
+  """How likely texts are: exact for next-token models, the any-order bound for masked diffusion.
+
+  A next-token model scores every token but the first (the bos, where the vocabulary has one).
+  For a model with full attention it is the any-order bound (MD4; Zheng et al. 2024), with one
+  random number of masks per sample; of a self-speculative model, that of its drafts (its own
+  likelihood is in `sbdjax.likelihood.ssmd`).
+
+  Args:
+    model: an opened checkpoint, or what `load_pretrained` opens.
+    texts: a text or its token ids, or several of them.
+    samples: of the bound, per text.
+    seed: of the bound.
+
+  Returns:
+    One `Score` per text.
+
+  Raises:
+    UsageError: a text with nothing to score or longer than the context, or a block-causal model.
+
+  Example:
+    >>> [s.nats / s.tokens for s in sbdjax.score("stories260K", ["Once upon a time"])]
+  """
+  opened = _open(model)
+  rows = [_ids(opened, text) for text in _several(texts)]
+  attention = "full" if isinstance(opened.lm, SigmaLM) else opened.generation.attention
+  if attention == "causal":
+    if any(len(row) < 2 for row in rows):
+      raise UsageError("a text to score has fewer than two tokens: nothing follows the first one")
+    scored = Judge(opened.lm, opened.params).score([r[:1] for r in rows], [r[1:] for r in rows])
+    pairs = zip(scored.nll, scored.tokens, strict=True)
+    return [Score(float(nats), int(tokens)) for nats, tokens in pairs]
+  if attention != "full" or opened.generation.shifted:
+    raise UsageError(
+      "score knows next-token models and masked diffusion with full attention; this checkpoint is "
+      f"decoded with attention={attention}"
+    )
+  return [_bound(opened, row, samples, seed) for row in rows]
+
+
+def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
+  if not len(row):
+    raise UsageError("a text to score is empty")
+  tokens = np.asarray([row], np.int32)
+  keys = jax.random.key(seed)[None]
+  log_p = elbo.any_order(
+    predictions(model.lm), model.lm.config.mask_id, model.params, tokens, keys, samples, None
+  )
+  nats = -float(np.mean(jax.device_get(log_p)))
+  return Score(nats, len(row), "any-order bound", samples, seed)
+
+
+def _prepare(
+  model: Pretrained | str | os.PathLike,
+  prompts: Prompt | Iterable[Prompt],
+  method: Method | None,
+  max_tokens: int,
+) -> tuple[Pretrained, Decoding, list[list[int]]]:
+  """The opened model, the settings with the checkpoint's defaults, and the prompts' ids."""
+  opened = _open(model)
+  if method is not None and not isinstance(method, Method):
+    raise UsageError(
+      f"method={method!r}: give a decoding method such as sbdjax.decode.SBD(block_size=8)"
+    )
+  chosen = default_method(opened) if method is None else method
+  decoding = Decoding(chosen, max_tokens).for_model(opened.lm, opened.generation)
+  ids = [_ids(opened, prompt) for prompt in _several(prompts)]
+  prompting.check(ids, opened, decoding)
+  return opened, decoding, ids
+
+
+def _open(model: Pretrained | str | os.PathLike) -> Pretrained:
+  opened = model if isinstance(model, Pretrained) else _opened(os.fspath(model))
+  return prompting.with_tokenizer(opened)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(path: str) -> Pretrained:
+  return load_pretrained(path)
+
+
+def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
+  """A list, also of a single prompt."""
+  if isinstance(prompts, str):
+    return [prompts]
+  several = list(prompts)
+  if several and all(isinstance(token, (int, np.integer)) for token in several):
+    return [several]
+  return several
+
+
+def _ids(model: Pretrained, prompt: Prompt) -> list[int]:
+  if isinstance(prompt, str):
+    return prompting.encode(model.tokenizer, prompt)
+  return [int(token) for token in prompt]
+
+
+@functools.lru_cache(maxsize=8)
+def _decoder(lm: Any, limits: Limits) -> Decoder:
+  return Decoder(lm, limits)
+
+
+def _output(model: Pretrained, method: Method, result: Result) -> Output:
+  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
+  tokens = result.text_tokens
+  eos = set(model.generation.eos_ids)
+  shown = tokens[:-1] if tokens and tokens[-1] in eos else tokens
+  return Output(
+    text=prompting.text_after(model.tokenizer, result.prompt_tokens, shown),
+    tokens=tokens,
+    nfe=nfe,
+    tpf=len(tokens) / nfe if nfe else 0.0,
+    finish=result.finish,
+    result=result,
+  )

@@ -1,0 +1,289 @@
+"""Measuring a grid of decoders: quality and speed of every point, one JSON line each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from sbdjax.bench.timing import Pass, TimedDecoder, summarise
+from sbdjax.data.config import DataConfig
+from sbdjax.data.sources import load_corpus
+from sbdjax.decode import registry
+from sbdjax.decode.decoding import Decoding, from_flat
+from sbdjax.decode.generate import check_context
+from sbdjax.errors import DataError, UsageError
+from sbdjax.evals import diversity, record
+from sbdjax.evals.judge import Judge
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.settings import nearest, to_dataclass
+
+POINTS = "points.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepConfig:
+  """What is measured, and on what.
+
+  Attributes:
+    checkpoint: the model that decodes.
+    label: a name of it for tables and plots; empty becomes `checkpoint`.
+    judge: the model under which the text is scored; empty becomes `checkpoint`.
+    num_prompts: prompts, the beginnings of the first long enough documents.
+    prompt_tokens: tokens of each prompt, bos included.
+    split: of the data: "train", "validation" or "test".
+    batch_size: prompts decoded together.
+    repeats: times all prompts are decoded; speeds are medians.
+    seed: of the noise at temperature > 0.
+  """
+
+  checkpoint: str
+  label: str = ""
+  judge: str = ""
+  num_prompts: int = 32
+  prompt_tokens: int = 16
+  split: str = "validation"
+  batch_size: int = 1
+  repeats: int = 3
+  seed: int = 0
+
+  def __post_init__(self):
+    for name in ("label", "judge"):
+      if not getattr(self, name):
+        object.__setattr__(self, name, self.checkpoint)
+    for name in ("num_prompts", "prompt_tokens", "batch_size", "repeats"):
+      if getattr(self, name) < 1:
+        raise UsageError(f"sweep.{name}={getattr(self, name)} must be at least 1")
+
+
+SECTIONS = ("sweep", "decoder", "data")
+
+
+class Point(NamedTuple):
+  """One setting of the grid."""
+
+  sweep: SweepConfig
+  decoding: Decoding
+  data: DataConfig
+
+  def settings(self, fingerprint: int) -> dict[str, Any]:
+    """Everything the outcome depends on besides program and machine."""
+    return {
+      "sweep": dataclasses.asdict(self.sweep),
+      "decoder": self.decoding.flat(),
+      "data": dataclasses.asdict(self.data),
+      "weights_crc32": fingerprint,
+    }
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+  """Equal for settings with the same outcome: all but the label."""
+  sweep = {name: value for name, value in settings["sweep"].items() if name != "label"}
+  decoder = registry.modern(settings["decoder"])
+  return json.dumps({**settings, "sweep": sweep, "decoder": decoder}, sort_keys=True)
+
+
+def make_point(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Point:
+  """The base configuration with one entry of the grid.
+
+  Args:
+    base: section -> its fields. What the base says of a decoder that the entry does not use is
+      left out.
+    overrides: like {"decoder.gamma": 0.1}.
+
+  Raises:
+    UsageError: an unknown section or field, a wrong value, or an override without effect.
+  """
+  for name in base:
+    if name not in SECTIONS:
+      raise UsageError(
+        f"unknown section config.{name}{nearest(name, SECTIONS)}: a sweep has {', '.join(SECTIONS)}"
+      )
+  values = {name: dict(base.get(name, {})) for name in SECTIONS}
+  for name, value in overrides.items():
+    section, _, field = name.partition(".")
+    if section not in SECTIONS or not field:
+      raise UsageError(f"get_sweep gives {name!r}: overrides are named like decoder.gamma")
+    values[section][field] = value
+  spare = {f for f in values["decoder"] if f"decoder.{f}" not in overrides}
+  return Point(
+    to_dataclass(SweepConfig, values["sweep"], "sweep"),
+    from_flat(values["decoder"], spare=spare),
+    to_dataclass(DataConfig, values["data"], "data"),
+  )
+
+
+class Bench:
+  """Opens each model and compiles each decoder once for all points."""
+
+  def __init__(self):
+    self._models: dict[str, Pretrained] = {}
+    self._judges: dict[str, Judge] = {}
+    self._decoders: dict[Any, TimedDecoder] = {}
+    self._prompts: dict[Any, list[list[int]]] = {}
+
+  def model(self, name: str) -> Pretrained:
+    if name not in self._models:
+      self._models[name] = load_pretrained(name)
+    return self._models[name]
+
+  def judge(self, name: str) -> Judge:
+    if name not in self._judges:
+      model = self.model(name)
+      self._judges[name] = Judge(model.lm, model.params)
+    return self._judges[name]
+
+  def decoder(self, point: Point) -> TimedDecoder:
+    """Shared by all points of one model and length: it compiles once per program."""
+    model = self.model(point.sweep.checkpoint)
+    key = (point.sweep.checkpoint, point.decoding.max_tokens)
+    if key not in self._decoders:
+      limits = point.decoding.limits(model.generation.eos_ids)
+      self._decoders[key] = TimedDecoder(model.lm, limits)
+    return self._decoders[key]
+
+  def prompts(self, point: Point) -> list[list[int]]:
+    """The first tokens of documents that are longer than that.
+
+    Raises:
+      DataError: fewer such documents than asked for.
+    """
+    sweep, tokenizer = point.sweep, self.model(point.sweep.checkpoint).tokenizer
+    key = (point.data, sweep.split, sweep.prompt_tokens, sweep.num_prompts, tokenizer.vocab_size)
+    if key not in self._prompts:
+      corpus = load_corpus(point.data, sweep.split, tokenizer)
+      length, wanted = sweep.prompt_tokens, sweep.num_prompts
+      starts = corpus.starts[corpus.lengths > length][:wanted]
+      if len(starts) < wanted:
+        raise DataError(
+          f"{corpus.origin}: {len(starts)} documents are longer than sweep.prompt_tokens={length}: "
+          f"lower sweep.num_prompts={wanted}"
+        )
+      self._prompts[key] = [corpus.tokens[s : s + length].astype(int).tolist() for s in starts]
+    return self._prompts[key]
+
+  def resolved(self, point: Point) -> Point:
+    """`point` with what its checkpoint says of how it is decoded."""
+    model = self.model(point.sweep.checkpoint)
+    return point._replace(decoding=point.decoding.for_model(model.lm, model.generation))
+
+  def check(self, point: Point):
+    """Raises the error that measuring the point would meet, before anything is run or written."""
+    model = self.model(point.sweep.checkpoint)
+    point.decoding.method.sampler(model.lm, point.decoding.limits(model.generation.eos_ids))
+    shape = model.lm.config
+    prompts = self.prompts(point)
+    check_context(prompts, point.decoding.max_tokens, shape.max_seq_len, shape.vocab_size)
+    judge = self.model(point.sweep.judge)
+    record.check_same_vocabulary(model, judge, point.sweep.judge)
+    total = point.sweep.prompt_tokens + point.decoding.max_tokens
+    if total > judge.lm.config.max_seq_len:
+      raise UsageError(
+        f"the judge reads at most {judge.lm.config.max_seq_len} tokens; prompt and text may have "
+        f"{total}: lower decoder.max_tokens"
+      )
+
+  def measure(self, point: Point) -> dict[str, Any]:
+    """Decodes, times and scores; see `measurements` for the fields."""
+    sweep = point.sweep
+    model, prompts = self.model(sweep.checkpoint), self.prompts(point)
+    decoder, method = self.decoder(point), point.decoding.method
+    compiled_before, key = decoder.compile_seconds, jax.random.key(sweep.seed)
+    run = lambda some: decoder.run(method, model.params, some, key, sweep.batch_size)
+    run(prompts[: sweep.batch_size])  # the first execution is slower than the others
+    passes = [run(prompts) for _ in range(sweep.repeats)]
+    judge = self.judge(sweep.judge)
+    # A model that was not trained as a next-token model has no such distribution.
+    own = self.judge(sweep.checkpoint) if model.generation.attention == "causal" else None
+    return {
+      "compile_seconds": decoder.compile_seconds - compiled_before,
+      **measurements(passes, judge, own),
+      "dtype": model.lm.config.compute_dtype,
+      "batch_size": sweep.batch_size,
+    }
+
+
+def measurements(passes: Sequence[Pass], judge: Judge, own: Judge | None) -> dict[str, Any]:
+  """Quality and speed of one point.
+
+  `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums
+  over rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding),
+  `tokens_per_second` excludes compiling and the prompts' forwards, `judge_nll` is in nats a token
+  under the judge, `own_nll` and `entropy` (H) under the decoding model's own next-token
+  distribution along the text (None without `own`); `text_crc32` is equal for equal token ids.
+  """
+  results = passes[0].results
+  prompts, texts = [r.prompt_tokens for r in results], [r.text_tokens for r in results]
+  judged, owned = judge.score(prompts, texts), own and own.score(prompts, texts)
+  speed = summarise([p.tokens_per_second for p in passes])
+  nfe = sum(r.nfe for r in results)
+  return {
+    "prompts": len(results),
+    "tokens": passes[0].tokens,
+    "nfe": nfe,
+    "prefill_nfe": sum(r.prefill_nfe for r in results),
+    "query_tokens": sum(r.query_tokens for r in results),
+    "drafted": sum(r.drafted for r in results),
+    "accepted": sum(r.accepted for r in results),
+    "tpf": passes[0].tokens / nfe,
+    "tokens_per_second": speed.median,
+    "tokens_per_second_low": speed.low,
+    "tokens_per_second_high": speed.high,
+    "prefill_seconds": summarise([p.prefill_seconds for p in passes]).median,
+    "decode_seconds": summarise([p.decode_seconds for p in passes]).median,
+    "judge_nll": judged.nll_per_token,
+    "own_nll": owned and owned.nll_per_token,
+    "entropy": owned and owned.entropy_per_token,
+    "text_crc32": zlib.crc32(json.dumps(texts).encode()),
+    **{f"distinct_{n}": diversity.distinct(texts, n) for n in (1, 2, 3)},
+    "repetition": diversity.repetition(texts),
+    "ended": sum(r.finish == "eos" for r in results) / len(results),
+  }
+
+
+def run_sweep(
+  points: Sequence[Point], workdir: pathlib.Path, measuring: Callable[[str], None], skipped: Callable[[str], None]
+) -> list[dict]:
+  """Measures what `workdir` lacks, appending one line per point; returns all points in order.
+
+  Args:
+    measuring: is told, in a line, what is measured next.
+    skipped: is told what is measured already.
+
+  Raises:
+    UsageError, DataError, CheckpointError: before anything is measured or written.
+  """
+  bench = Bench()
+  points = [bench.resolved(point) for point in points]
+  for point in points:
+    bench.check(point)
+  workdir = record.open_workdir(str(workdir))
+  lines = record.JsonLines(workdir / POINTS)
+  about, rows = record.provenance(), []
+  for number, point in enumerate(points, 1):
+    settings = point.settings(record.fingerprint(bench.model(point.sweep.checkpoint).params))
+    key = key_of(settings)
+    found = next((r for r in lines.records if key_of(r["settings"]) == key), None)
+    if found is None:
+      measuring(f"point {number}/{len(points)}: {describe(point)}")
+      measured = bench.measure(point)
+      when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+      found = {"settings": settings, **measured, "time": when, **about}
+      lines.append(found)
+    else:
+      skipped(describe(point))
+    rows.append(found | {"settings": settings})  # the label of now
+  return rows
+
+
+def describe(point: Point) -> str:
+  """`label sbd gamma=0.2`: what tells the point from its neighbours."""
+  changed = registry.changed(point.decoding.method)
+  shown = [f"{name}={value}" for name, value in changed.items()]
+  return " ".join([point.sweep.label, point.decoding.name, *shown])

@@ -1,0 +1,66 @@
+"""Prompts: from text to token ids, checked against what a model and a method take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sbdjax.data.number_tokenizer import NumberTokenizer
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.decode.decoding import Decoding
+from sbdjax.decode.generate import check_context
+from sbdjax.errors import UsageError
+from sbdjax.interop.pretrained import Pretrained
+
+
+def with_tokenizer(model: Pretrained) -> Pretrained:
+  """`model`; one without a vocabulary reads token ids only and shows them as numbers."""
+  if model.tokenizer is not None:
+    return model
+  shape = model.lm.config
+  return model._replace(tokenizer=NumberTokenizer(shape.vocab_size, shape.mask_id))
+
+
+def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int]:
+  """Token ids of a text prompt, after a bos where the vocabulary has one.
+
+  Args:
+    tokenizer: of the model.
+    text: the prompt.
+    hole: what stands for a mask token in the text; None: nothing does.
+
+  Raises:
+    UsageError: a hole, and no mask token.
+  """
+  if hole and tokenizer.mask_id is None:
+    raise UsageError("--hole stands for a mask token, and this checkpoint has none")
+  first, *others = text.split(hole) if hole else [text]
+  ids = tokenizer.encode(first, bos=tokenizer.bos_id is not None)
+  for part in others:
+    ids += [tokenizer.mask_id, *tokenizer.encode(part, continues=True)]
+  return ids
+
+
+def check(prompts: Sequence[Sequence[int]], model: Pretrained, decoding: Decoding) -> None:
+  """Checks that the model can continue the prompts.
+
+  Raises:
+    UsageError: no prompts, an empty one, one with a mask token for a method that does not fill in
+      any order, a token the model does not know, or more tokens than its context.
+  """
+  shape, any_order = model.lm.config, decoding.method.any_order
+  if not prompts:
+    raise UsageError("there are no prompts to decode: the list is empty")
+  for i, prompt in enumerate(prompts):
+    if not len(prompt) and not any_order:
+      raise UsageError(f"prompt {i} is empty: give at least one token")
+    if shape.mask_id in prompt and not any_order:
+      raise UsageError(f"prompt {i} holds {shape.mask_id}, the mask token: give ordinary tokens")
+  check_context(prompts, decoding.max_tokens, shape.max_seq_len, shape.vocab_size)
+
+
+def text_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
+  """The text that `tokens` add after `before`: spaces and split characters depend on both."""
+  stream = tokenizer.stream()
+  for token in before:
+    stream.push(token)
+  return "".join(map(stream.push, tokens)) + stream.finish()
