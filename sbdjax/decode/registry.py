@@ -312,7 +312,12 @@ class _Maker:
         kwargs[field.name] = old
       else:
         raise UsageError(f"{self.where}.{field.name} is not set: {cls.__name__} needs it")
-    return cls(**kwargs)
+    try:
+      return cls(**kwargs)
+    except UsageError as e:
+      # A class says `gamma=-1 must ...`; the flag is called decoder.gamma.
+      first = str(e).split("=")[0]
+      raise UsageError(f"{self.where}.{e}" if first in self.used else str(e)) from None
 
   def value(self, name: str, hint: Any) -> Any:
     self.used.add(name)

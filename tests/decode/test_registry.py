@@ -1,0 +1,264 @@
+"""From names and flags to methods and back: settings, records, parts from outside the package."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax import decode, pytree
+from sbdjax.decode import registry, rules
+from sbdjax.decode.decoding import Decoding, from_flat
+from sbdjax.decode.method import Method, Part
+from sbdjax.errors import UsageError
+from sbdjax.settings import parse_value
+from tests import models
+from tests.decode import fill_reference
+
+LM = models.lm_of(mask_id=12)
+PARAMS = models.random_params(LM)
+PROMPT = np.array([[1, 2, 3], [4, 5, 0]], np.int32), np.array([3, 2], np.int32)
+METHODS = registry.REGISTRY[registry.METHOD]
+
+# What the flags of the release before this one recorded, with the names of today.
+RECORDS = [
+  json.loads(line)
+  for line in pathlib.Path(__file__).with_name("records.jsonl").read_text().splitlines()
+]
+
+
+def of_flags(texts, note=lambda text: None):
+  return from_flat(texts, parse_value, note=note)
+
+
+@pytest.mark.parametrize("texts, record", RECORDS, ids=lambda x: "")
+def test_flags_record_what_they_always_did(texts, record):
+  found = json.loads(json.dumps(of_flags(texts).flat()))
+  if found.get("block_size", 0) is None:  # left to the checkpoint, then 16
+    found["block_size"] = 16
+  assert found == record
+
+
+@pytest.mark.parametrize("texts, record", RECORDS, ids=lambda x: "")
+def test_a_record_gives_the_method_back(texts, record):
+  values = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+  again = from_flat(values)
+  assert json.loads(json.dumps(again.flat())) == record
+
+
+def test_records_cover_every_registered_class():
+  seen = {record["name"] for _, record in RECORDS}
+  assert seen == METHODS.keys()
+  for kind, names in registry.REGISTRY.items():
+    if kind not in registry.IMPLIED and kind != registry.METHOD:
+      recorded = {record[kind] for _, record in RECORDS if kind in record}
+      assert recorded <= names.keys() and recorded, kind
+
+
+def alternatives(obj):
+  """Every class that each part of `obj` may have, itself included."""
+  for field in dataclasses.fields(obj):
+    value = getattr(obj, field.name)
+    if isinstance(value, Part):
+      assert not value.kind or field.name == value.kind, "a part stands in the field of its kind"
+      classes = registry.REGISTRY[value.kind].values() if value.kind else [type(value)]
+      yield [cls() for cls in classes]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_flat_names_are_unique_within_a_method(name):
+  def names(obj):
+    """Lists of flat names, one per choice of parts."""
+    own = [f.name for f in dataclasses.fields(obj) if not isinstance(getattr(obj, f.name), Part)]
+    choices = [own]
+    for options in alternatives(obj):
+      choices = [some + more for some in choices for option in options for more in names(option)]
+    return choices
+
+  for found in names(METHODS[name]()):
+    assert len(found) == len(set(found)), found
+
+
+@pytest.mark.parametrize(
+  ("texts", "message"),
+  [
+    ({"gama": "1"}, "unknown field decoder.gama .did you mean 'gamma'"),
+    ({"name": "sdb"}, "decoder.name='sdb' .did you mean 'sbd'"),
+    ({"name": "sbd", "rule": "eb_entrpy"}, "decoder.rule=.*did you mean 'eb_entropy'"),
+    ({"name": "sbd", "rule": "top_k", "score": "margn"}, "decoder.score=.*did you mean 'margin'"),
+    ({"name": "sbd", "gamma": "-0.1"}, "decoder.gamma=-0.1 must not be negative"),
+    ({"name": "sbd", "gamma": "nan"}, "decoder.gamma=nan"),
+    ({"name": "sbd", "gamma": "much"}, "decoder.gamma=much: expected float"),
+    ({"name": "sbd", "block_size": "0"}, "decoder.block_size=0 must be at least 1"),
+    ({"name": "sbd", "rule": "factor", "f": "-1"}, "decoder.f=-1.0 must not be negative"),
+    ({"name": "sbd", "rule": "top_k", "tokens_per_step": "0"}, "tokens_per_step=0 must be at leas"),
+    ({"max_tokens": "0"}, "decoder.max_tokens=0 must be at least 1"),
+    ({"max_tokens": "1.5"}, "decoder.max_tokens=1.5: expected int"),
+    ({"temperature": "-1"}, "temperature=-1.0 must be positive"),
+    ({"temperature": "1", "top_p": "0"}, "top_p=0.0 in"),
+    ({"gamma": "0.1"}, "decoder.gamma has no effect here: with decoder.name=ar .*temperature"),
+    ({"name": "sbd", "rule": "factor", "gamma": "0.1"}, "decoder.gamma has no effect .*, f"),
+    ({"name": "sbd", "top_k": "5"}, "decoder.top_k has no effect"),
+    ({"name": "static", "exit_at": "eos"}, "decoder.exit_at has no effect"),
+    ({"name": "no_such_module:Thing"}, "cannot import no_such_module"),
+    ({"name": "sbd", "rule": "sbdjax.decode.rules:Nothing"}, "has no Nothing"),
+    ({"name": "sbd", "rule": "sbdjax.decode.tokens:Greedy"}, "part of kind 'rule'"),
+    ({"name": "sbdjax.decode.rules:Factor"}, "derived from Method"),
+    ({"name": "sbd_verified", "verify": "resample"}, "temperature above 0"),
+  ],
+)
+def test_bad_flags(texts, message):
+  with pytest.raises(UsageError, match=message) as caught:
+    of_flags(texts)
+  assert "\n" not in str(caught.value)
+
+
+def test_names_of_the_last_release_are_taken_with_a_note():
+  notes = []
+  texts = {"name": "freedave", "eager": "true", "carry": "true", "frugal": "true"}
+  found = of_flags(texts, notes.append).flat()
+  assert found["reuse_verified_kv"] and found["skip_known_forwards"] and "carry" not in found
+  assert len(notes) == 2 and "decoder.carry is now decoder.reuse_verified_kv" in notes[0]
+
+
+def test_base_settings_of_a_sweep_need_not_have_an_effect_but_must_exist():
+  given = {"name": "ar", "gamma": 0.1}
+  assert from_flat(given, spare={"gamma"}).flat()["name"] == "ar"
+  with pytest.raises(UsageError, match="no effect"):
+    from_flat(given)
+  with pytest.raises(UsageError, match="unknown field"):
+    from_flat({"name": "ar", "gama": 0.1}, spare={"gama"})
+
+
+# How many tokens a forward works on, where it is not the block.
+CANVAS_SIZES = {"ar": 0, "sbd_verified": 5, "mdm": 8, "ssmd": 8, "jacobi_multiblock": 8}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_where_it_works(name):
+  types = {n for n, _ in registry._own_types(METHODS[name])}
+  given = {"name": name, "max_tokens": 8}
+  given |= {"block_size": 4} if "block_size" in types else {}
+  given |= {"attention": "full"} if "attention" in types else {}
+  decoding = from_flat(given)
+  lm = LM if isinstance(LM, decoding.method.models) else fill_reference.self_speculative(LM)
+  sampler = decoding.method.sampler(lm, decoding.limits(()))
+  state = sampler.init(PARAMS, *PROMPT, jax.random.key(0))
+  canvas = decoding.method.canvas(state)
+  np.testing.assert_array_equal(canvas.start_B, PROMPT[1])
+  assert canvas.size == CANVAS_SIZES.get(name, 4)
+  drafts = decoding.method.last_drafts(state)
+  if drafts is not None:
+    np.testing.assert_array_equal(drafts, np.full((2, canvas.size), -1))
+
+
+def test_a_model_a_method_is_not_for():
+  with pytest.raises(UsageError, match="not for this kind of model: choose one of ar, sbd"):
+    registry.check_model(decode.SSMD(), LM)
+  with pytest.raises(UsageError, match="no mask token"):
+    decode.SBD().sampler(models.lm_of(), decode.Limits(4))
+
+
+OUTSIDE = '''
+import jax.numpy as jnp
+from sbdjax import pytree
+from sbdjax.decode import AR, EBEntropy, Greedy, Limits, Method, Rule, SBD, TokenSampler
+
+
+@pytree.dataclass
+class LeftFirst(Rule):
+  """The leftmost masks, `width` of them."""
+
+  width: int = 2
+
+  def __call__(self, logits_BxTxV, masked_BxT):
+    return masked_BxT & (jnp.cumsum(masked_BxT, axis=1) <= self.width)
+
+
+@pytree.dataclass
+class Twice(Method):
+  """SBD with blocks of twice `half` tokens."""
+
+  half: int = pytree.static(default=2)
+  rule: Rule = EBEntropy()
+  token: TokenSampler = Greedy()
+
+  def sampler(self, lm, limits):
+    return SBD(2 * self.half, self.rule, self.token).sampler(lm, limits)
+'''
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+  """A package outside the tree."""
+  (tmp_path / "my_lab").mkdir()
+  (tmp_path / "my_lab" / "__init__.py").write_text("")
+  (tmp_path / "my_lab" / "decoding.py").write_text(OUTSIDE)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  yield "my_lab.decoding"
+  for name in [n for n in sys.modules if n.startswith("my_lab")]:
+    del sys.modules[name]
+
+
+def run(method):
+  state = decode.decode(
+    method.sampler(LM, decode.Limits(6)), PARAMS, *PROMPT, jax.random.key(0)
+  )
+  return jax.device_get(state.out)
+
+
+def test_a_rule_and_a_method_from_outside(lab):
+  texts = {"name": f"{lab}:Twice", "half": "2", "rule": f"{lab}:LeftFirst", "width": "3"}
+  found = of_flags(texts)
+  assert found.flat() == {
+    "max_tokens": 200, "name": f"{lab}:Twice", "half": 2, "rule": f"{lab}:LeftFirst", "width": 3,
+    "temperature": 0.0,
+  }  # fmt: skip
+  out = run(found.method)
+  # Three places per forward, then the last of the block: 3 + 1 + 2.
+  np.testing.assert_array_equal(out.nfe_B, [3, 3])
+  assert from_flat(found.flat()) == found
+
+
+def test_registering_gives_a_class_a_name_of_its_own(lab, monkeypatch):
+  module = __import__(lab, fromlist=["LeftFirst"])
+  monkeypatch.setitem(registry.REGISTRY, "rule", dict(registry.REGISTRY["rule"]))
+  registry.register("rule", "left_first", module.LeftFirst)
+  found = of_flags({"name": "sbd", "rule": "left_first", "width": "1"}).flat()
+  assert found["rule"] == "left_first" and found["width"] == 1
+  with pytest.raises(UsageError, match="is taken by LeftFirst"):
+    registry.register("rule", "left_first", rules.TopK)
+  with pytest.raises(UsageError, match="did you mean 'rule'"):
+    registry.register("rules", "x", module.LeftFirst)
+  with pytest.raises(UsageError, match="part of kind 'token'"):
+    registry.register("token", "x", module.LeftFirst)
+
+
+def test_a_sweep_over_numbers_compiles_once_and_another_rule_once_more():
+  traces = []
+
+  @jax.jit
+  def step(method, logits, masked):
+    traces.append(type(method.rule).__name__)
+    return method.rule(logits, masked)
+
+  logits, masked = jnp.ones((2, 4, 5)), jnp.ones((2, 4), bool)
+  for gamma in (0.0, 0.1, 0.2):
+    step(decode.SBD(4, rules.EBEntropy(gamma)), logits, masked)
+  step(decode.SBD(4, rules.EntropyThreshold(0.1)), logits, masked)
+  step(decode.SBD(8, rules.EBEntropy(0.1)), logits, masked)
+  assert traces == ["EBEntropy", "EntropyThreshold", "EBEntropy"]
+
+
+def test_a_base_class_is_no_method():
+  @pytree.dataclass
+  class Nothing(Method):
+    pass
+
+  with pytest.raises(NotImplementedError):
+    Nothing().sampler(LM, decode.Limits(4))
+  assert Decoding(Nothing()).flat()["name"].endswith("Nothing")

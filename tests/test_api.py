@@ -1,0 +1,141 @@
+"""The public functions, as a user calls them."""
+
+import math
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import sbdjax
+from sbdjax import api
+from sbdjax.decode import base
+from sbdjax.errors import UsageError
+from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.masks import Causal
+
+PROMPTS = ["Once upon a time", "Lily and Ben"]
+
+
+@pytest.fixture(scope="module")
+def model():
+  return load_pretrained("stories260K-sbd")
+
+
+@pytest.fixture(scope="module")
+def method():
+  return sbdjax.decode.SBD(block_size=8, rule=sbdjax.decode.EBEntropy(gamma=0.4))
+
+
+def test_importing_the_package_starts_nothing():
+  code = (
+    "import time; t = time.process_time(); import sbdjax, sys; t = time.process_time() - t\n"
+    "assert not {'jax', 'flax', 'numpy', 'ml_collections'} & set(sys.modules), 'too much imported'\n"
+    "assert t < 0.3, t\n"
+    "assert 'generate' in dir(sbdjax)"
+  )
+  subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", [n for n in sbdjax.__all__ if not n.startswith("_")])
+def test_every_public_name_is_there_with_a_docstring(name):
+  public = getattr(sbdjax, name)
+  assert (public.__doc__ or "").strip(), name
+  if name in ("generate", "stream", "score", "load_pretrained", "save_pretrained"):
+    assert "Args:" in public.__doc__ and "Raises:" in public.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+  with pytest.raises(AttributeError, match="no attribute 'generat'"):
+    sbdjax.generat  # noqa: B018
+
+
+def test_generate_equals_the_sampler_run_by_hand(model, method):
+  outputs = list(sbdjax.generate(model, PROMPTS, method, max_tokens=20))
+  for prompt, found in zip(PROMPTS, outputs, strict=True):
+    ids = model.tokenizer.encode(prompt, bos=True)
+    limits = sbdjax.Limits(20, model.generation.eos_ids)
+    run = jax.jit(lambda p, x, n, k, limits=limits: base.decode(
+      method.sampler(model.lm, limits), p, x, n, k
+    ).out)  # fmt: skip
+    lengths = np.array([len(ids)], np.int32)
+    out = run(model.params, np.array([ids], np.int32), lengths, jax.random.key(0))
+    stop = int(out.length_B[0])
+    assert found.tokens == np.asarray(out.tokens_BxC[0, len(ids) : stop]).tolist()
+    assert found.nfe == int(out.nfe_B[0]) and found.tpf == len(found.tokens) / found.nfe
+    assert model.tokenizer.decode([*ids, *found.tokens]).startswith(prompt)
+    assert found.text and prompt + found.text == model.tokenizer.decode([*ids, *found.tokens])
+
+
+def test_a_single_prompt_ids_and_a_name_will_do(model, method):
+  (text,) = sbdjax.generate("stories260K-sbd", PROMPTS[0], method, max_tokens=8)
+  ids = model.tokenizer.encode(PROMPTS[0], bos=True)
+  (tokens,) = sbdjax.generate(model, ids, method, max_tokens=8)
+  assert text.tokens == tokens.tokens
+
+
+def test_stream_ends_with_what_generate_gives(model, method):
+  frames = list(sbdjax.stream(model, PROMPTS[0], method, max_tokens=12))
+  (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=12)
+  assert frames[-1].tokens == whole.tokens and frames[-1].finish == whole.finish
+  assert {f.finish for f in frames[:-1]} == {"open"}
+  assert len(frames) == whole.nfe + 1  # one after the prompt's forward
+  for early, late in zip(frames, frames[1:], strict=False):
+    assert late.tokens[: len(early.tokens)] == early.tokens
+
+
+def test_numbers_of_a_method_compile_nothing(model):
+  gammas = [sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(g)) for g in (0.0, 0.3, 0.9)]
+  limits = base.Limits(8, model.generation.eos_ids)
+  decoder = api._decoder(model.lm, limits)
+  before = decoder.compile_seconds
+  nfe = []
+  for number, method in enumerate(gammas):
+    (found,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=8)
+    nfe.append(found.nfe)
+    if number == 0:
+      first = decoder.compile_seconds
+      assert first > before
+  assert decoder.compile_seconds == first
+  assert nfe[0] > nfe[-1]
+
+
+def test_the_method_left_out_is_the_models_own(model):
+  assert isinstance(sbdjax.default_method(model), sbdjax.decode.SBD)
+  plain = load_pretrained("stories260K")
+  assert isinstance(sbdjax.default_method(plain), sbdjax.decode.AR)
+  (found,) = sbdjax.generate(plain, PROMPTS[0], max_tokens=5)
+  assert found.tpf == 1.0
+
+
+def test_score_is_the_sum_of_log_probabilities():
+  model = load_pretrained("stories260K")
+  (found,) = sbdjax.score(model, [PROMPTS[0]])
+  ids = np.array([model.tokenizer.encode(PROMPTS[0], bos=True)])
+  positions = np.arange(ids.shape[1])[None]
+  hidden, _ = model.lm.apply(model.params, ids, positions_BxT=positions, mask=Causal())
+  log_p = jax.nn.log_softmax(model.lm.logits(model.params, hidden))
+  expected = -sum(float(log_p[0, t, ids[0, t + 1]]) for t in range(ids.shape[1] - 1))
+  assert found.nats == pytest.approx(expected, rel=1e-5) and found.tokens == ids.shape[1] - 1
+  assert found.estimator == "exact" and found.perplexity == pytest.approx(
+    math.exp(expected / found.tokens), rel=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  "call, message",
+  [
+    (lambda m: sbdjax.generate(m, [""], max_tokens=0), "max_tokens=0 must be at least 1"),
+    (lambda m: sbdjax.generate(m, [[]]), "prompt 0 is empty"),
+    (lambda m: sbdjax.generate(m, []), "no prompts"),
+    (lambda m: sbdjax.generate(m, "a", "sbd"), "give a decoding method"),
+    (lambda m: sbdjax.generate(m, "a", max_tokens=10_000), "context of 512"),
+    (lambda m: sbdjax.generate(m, [[1, 700]]), "holds token 700"),
+    (lambda m: sbdjax.generate(m, "a", sbdjax.decode.SSMD()), "not for this kind of model"),
+    (lambda m: sbdjax.score(m, [[1]]), "fewer than two tokens"),
+  ],
+)
+def test_what_cannot_be_done_is_said_at_once(model, call, message):
+  with pytest.raises(UsageError, match=message):
+    call(model)
