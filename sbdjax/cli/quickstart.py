@@ -14,14 +14,11 @@ from typing import NamedTuple
 import jax
 from rich.console import Console
 
-import sbdjax
 from sbdjax.cli import generate, record, sweep, train
 from sbdjax.cli.common import Parser, load_config
 from sbdjax.cli.decoders import DecoderConfig
-from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import load_pretrained
 
-_CONFIGS = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs"
 _BASE, _SHIPPED = "stories260K", "stories260K-sbd"
 _PROMPT = "Once upon a time"
 
@@ -31,7 +28,7 @@ class Size:
   """How much of everything.
 
   Attributes:
-    variant: of configs/quickstart.py.
+    variant: of the preset `stories_sbd_quickstart`.
     max_tokens: of a story.
     num_prompts: of the sweep.
     repeats: of each timing.
@@ -58,13 +55,6 @@ class Model(NamedTuple):
   label: str
 
 
-def _config(name: str) -> str:
-  path = _CONFIGS / name
-  if not path.is_file():
-    raise UsageError(f"quickstart needs {path}: run it from a checkout of the source")
-  return str(path)
-
-
 def tell(model: Model, config: DecoderConfig, console: Console, seconds_a_frame: float):
   """Shows one story being told."""
   opened = load_pretrained(model.checkpoint)
@@ -76,8 +66,7 @@ def tell(model: Model, config: DecoderConfig, console: Console, seconds_a_frame:
 
 def grid(models: list[Model], size: Size) -> list[sweep.Point]:
   """AR and every gamma, for every model, on the prompts and judge of the stories' sweep."""
-  flag = _config("sbd_stories_sweep.py")
-  base = load_config(flag, {}, sweep.schema)
+  base = load_config("preset:stories_sbd_sweep", {}, sweep.schema)
   common = {
     "sweep.num_prompts": size.num_prompts,
     "sweep.repeats": size.repeats,
@@ -109,7 +98,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   tell(Model(_BASE, _BASE), ar, console, size.seconds_a_frame)
 
   part(2, "fine-tuning it to Set Block Decoding (SBD)")
-  config = load_config(f"{_config('quickstart.py')}:{size.variant}", {}, train.schema)
+  config = load_config(f"preset:stories_sbd_quickstart:{size.variant}", {}, train.schema)
   state = train.train_from_config(config, trained.checkpoint)
   if int(state.step) < config.train.steps:
     return  # stopped by a signal; the trainer has said so
@@ -130,7 +119,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
     f"  python -m sbdjax generate --checkpoint={_SHIPPED} --decoder.name=sbd_verified "
     '--decoder.block_size=6 --decoder.candidates=true --prompt="Lily and Ben"   (lossless)\n'
     "  python -m sbdjax bench decoding\n"
-    "  python -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/sbd",
+    "  python -m sbdjax train --config=preset:stories_sbd --workdir=runs/sbd",
     highlight=False,
     soft_wrap=True,
   )
