@@ -1,6 +1,6 @@
 """Next-token fine-tuning of stories260K with the budget of `stories_sbd`: its baseline.
 
-
+  python -m sbdjax train --config=configs/stories_ntp.py --workdir=runs/ntp
 
 Settings: sbdjax/presets/stories_ntp.py. Copy this file for a config of your own.
 """

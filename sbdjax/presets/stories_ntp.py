@@ -1,6 +1,8 @@
 """Next-token fine-tuning of stories260K with the budget of `stories_sbd`: its baseline.
 
-python -m sbdjax train --config=preset:stories_ntp --workdir=runs/ntp
+  python -m sbdjax train --config=preset:stories_ntp --workdir=runs/ntp
+
+Variants are those of `stories_sbd`: a corpus, or `recipe` for the budget of the shipped weights.
 """
 
 from ml_collections import ConfigDict
