@@ -13,6 +13,7 @@ from ml_collections.config_dict import placeholder
 from sbdjax import __main__ as entry
 from sbdjax.cli import VERBS, common
 from sbdjax.errors import CheckpointError, UsageError
+from tests.helpers import sibling_configs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,17 +137,6 @@ def test_names_of_the_last_release_work_and_say_so_once(capsys, monkeypatch, tmp
   (tmp_path / "configs").mkdir()
   (tmp_path / "configs" / "sbd_llama31_8b.py").write_text("def get_config(_): return {'own': 1}")
   assert common.load_config("configs/sbd_llama31_8b.py:8", {}).own == 1
-
-
-def sibling_configs(folder, value):
-  """A folder with config files that share a base, imported in each possible way."""
-  folder.mkdir(parents=True)
-  (folder / "base.py").write_text(f"def get_config(): return {{'value': {value}}}\n")
-  uses = {"plain": "import base", "package": f"from {folder.name} import base"}
-  for name, line in uses.items():
-    (folder / f"{name}.py").write_text(f"{line}\nget_config = base.get_config\n")
-  (folder / "late.py").write_text("def get_config():\n  import base\n  return base.get_config()\n")
-  return [folder / f"{name}.py" for name in (*uses, "late")]
 
 
 def test_a_config_file_may_import_those_beside_it(tmp_path):
