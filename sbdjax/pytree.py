@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, cast, dataclass_transform
 
 import jax
 
 _T = TypeVar("_T")
+
+
+class Node:
+  """A base that shows `replace` to type checkers, which do not see what a decorator adds."""
+
+  def replace(self, **changes: Any) -> Self:
+    """A copy with other values in some fields, as by `dataclasses.replace`."""
+    return dataclasses.replace(cast(Any, self), **changes)
 
 
 def static(**kwargs: Any) -> Any:
@@ -15,8 +23,11 @@ def static(**kwargs: Any) -> Any:
   return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def dataclass(cls: type[_T]) -> type[_T]:
   """A frozen dataclass whose fields JAX flattens, but for those made by `static`.
+
+  It has `Node.replace`, whether it derives from `Node` or not.
 
   What `flax.struct.dataclass` does, for classes that stand in for each other as arguments of one
   function. `jax.tree_util.register_dataclass`, which flax registers with, leaves the class out of
@@ -24,7 +35,9 @@ def dataclass(cls: type[_T]) -> type[_T]:
   their hashes meet in one bucket `jax.jit` runs for one what it compiled for the other.
   """
   cls = dataclasses.dataclass(frozen=True)(cls)
-  fields = dataclasses.fields(cls)
+  fields = dataclasses.fields(cast(Any, cls))
+  if not hasattr(cls, "replace"):
+    cast(Any, cls).replace = Node.replace
   children = [f.name for f in fields if not f.metadata.get("static", False)]
   static = [f.name for f in fields if f.name not in children]
 
