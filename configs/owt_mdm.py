@@ -4,50 +4,14 @@
   python -m sbdjax train --config=configs/owt_mdm.py --workdir=runs/owt_mdm
   python -m sbdjax train --config=configs/owt_mdm.py:cpu --workdir=runs/owt_mdm_cpu
 
-FILE: subsets of the published corpus, or any web text as .jsonl; data/gpt2 holds GPT-2's
-encoder.json and vocab.bpe. Other places: --config.data.path=DIR --config.data.tokenizer=FOLDER.
-
-Full size as in MD4's small model and the self-speculative paper (arXiv:2510.03929): 12 layers, width
-768, 12 heads, GPT-2's tokens in rows of 1024, 256 rows a batch, 1M steps, cosine schedule, no
-dropout, EMA 0.9999. Learning rate and weight decay are those of MD4's own configuration; gradients
-are clipped at norm 1, which they are not there. `:cpu` is a small model on rows of 128 tokens whose
-loss falls visibly within minutes on two cores.
+Settings: sbdjax/presets/owt_mdm.py. Copy this file for a config of your own.
 """
 
-from ml_collections import ConfigDict
-
-from configs import text8_ntp
-
-# GPT-2's 50,257 tokens, the mask, and 46 rows that stand for no token: a multiple of 128.
-VOCABULARY = {"model.vocab_size": 50_304, "model.mask_id": 50_257, "model.unused_rows": 46}
-
-SIZES = {
-  "full": {
-    "model.max_seq_len": 1024,
-    "data.seq_len": 1024,
-    "optim.learning_rate": 3e-4,
-    "train.batch_size": 256,
-  },
-  "cpu": {
-    "model.max_seq_len": 1024,
-    "data.seq_len": 128,
-    "optim.learning_rate": 1e-3,
-    "train.steps": 300,
-    "train.batch_size": 8,
-    "train.log_every": 10,
-    "train.eval_every": 50,
-    "train.eval_batches": 8,
-    "train.checkpoint_every": 100,
-  },
-}
+from sbdjax.presets import owt_mdm as preset
 
 
-def get_config(size: str = "full") -> ConfigDict:
-  config = text8_ntp.get_config(size)
-  config.model.unused_rows = 0
-  config.data = ConfigDict(
-    dict(source="packed", path="data/openwebtext", tokenizer="data/gpt2", seq_len=0)
-  )
-  config.loss = ConfigDict(dict(name="mdm", schedule="cosine", weighting="bound"))
-  config.update_from_flattened_dict({**VOCABULARY, **SIZES[size]})
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
+  # Change any field here, for instance:
+  # config.optim.learning_rate = 1e-3
   return config

@@ -1,55 +1,17 @@
-"""Fine-tunes stories260K (a real 260K-parameter Llama) into a block-diffusion model.
+r"""Fine-tunes stories260K (a real 260K-parameter Llama) into a block-diffusion model.
 
   python experiments/freedave_stories260k/align.py --tokens=runs/self.npz --out=runs/self_blocks.npz
   python -m sbdjax train --config=configs/stories_block_diffusion.py:4 --workdir=runs/bd4 \
     --config.data.path=runs/self_blocks.npz
 
-Variants: BLOCK_SIZE or BLOCK_SIZE,CORPUS. CORPUS is `self` (the base model's own stories, made by
-experiments/sbd_stories260k/collect.py; the embedded slice unless data.path names a larger file) or
-`raw` (TinyStories as they are).
-
-Whole stories start at a multiple of the block size if their lengths are multiples of it, as
-align.py makes them: blocks are then cut as in decoding, and no story ends inside a block, where
-the document mask would let the model count the places left.
+Settings: sbdjax/presets/stories_block_diffusion.py. Copy this file for a config of your own.
 """
 
-from ml_collections import ConfigDict
-
-DATA = {
-  # One row is one segment, as the base model was trained: each bos ends the story before it.
-  "raw": dict(source="stories", add_bos=True, packing="concat"),
-  "self": dict(
-    source="tokens", path="asset:stories_self.npz", packing="first_fit", separate_documents=True
-  ),
-}
+from sbdjax.presets import stories_block_diffusion as preset
 
 
-def get_config(variant: str = "4") -> ConfigDict:
-  block_size, _, corpus = variant.partition(",")
-  return ConfigDict(
-    dict(
-      init=dict(checkpoint="stories260K", mask_token=True),
-      data=dict(tokenizer="tok512", seq_len=256, **DATA[corpus or "self"]),
-      loss=dict(name="block_diffusion", block_size=int(block_size)),
-      optim=dict(
-        name="muon",
-        learning_rate=5e-3,
-        schedule="cosine",
-        warmup_steps=100,
-        final_fraction=0.01,
-        b2=0.98,
-        weight_decay=0.0,
-        clip_norm=1.0,
-      ),
-      train=dict(
-        steps=1500,
-        batch_size=8,
-        log_every=50,
-        eval_every=500,
-        eval_batches=32,
-        checkpoint_every=250,
-        seed=0,
-      ),
-      parallel=dict(mode="mesh"),
-    )
-  )
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
+  # Change any field here, for instance:
+  # config.optim.learning_rate = 1e-3
+  return config

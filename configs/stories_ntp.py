@@ -1,14 +1,15 @@
-"""Next-token fine-tuning of stories260K with the budget of configs/stories_sbd.py: its baseline.
+"""Next-token fine-tuning of stories260K with the budget of `stories_sbd`: its baseline.
 
-python -m sbdjax train --config=configs/stories_ntp.py --workdir=runs/ntp
+  python -m sbdjax train --config=configs/stories_ntp.py --workdir=runs/ntp
+
+Settings: sbdjax/presets/stories_ntp.py. Copy this file for a config of your own.
 """
 
-from ml_collections import ConfigDict
-
-from configs import stories_sbd
+from sbdjax.presets import stories_ntp as preset
 
 
-def get_config(corpus: str = "raw") -> ConfigDict:
-  config = stories_sbd.get_config(corpus)
-  config.loss = ConfigDict(dict(name="ntp"))
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
+  # Change any field here, for instance:
+  # config.optim.learning_rate = 1e-3
   return config

@@ -1,75 +1,17 @@
-"""Fine-tunes stories260K (a real 260K-parameter Llama) into a Set Block Decoding model.
+r"""Fine-tunes stories260K (a real 260K-parameter Llama) into a Set Block Decoding model.
 
   python -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/sbd
   python -m sbdjax train --config=configs/stories_sbd.py:self --workdir=runs/sbd_self \
     --config.data.path=runs/self.npz
 
-Variants: `raw` (TinyStories as they are), `self` (the base model's own stories, made by
-experiments/sbd_stories260k/collect.py; the embedded slice unless data.path names a larger file)
-and `recipe` (what made the shipped weights: `self` with small blocks, Muon and 6,000 steps).
+Settings: sbdjax/presets/stories_sbd.py. Copy this file for a config of your own.
 """
 
-from ml_collections import ConfigDict
-
-DATA = {
-  # One row is one segment, as the base model was trained: each bos ends the story before it.
-  "raw": dict(source="stories", add_bos=True, packing="concat"),
-  "self": dict(
-    source="tokens", path="asset:stories_self.npz", packing="concat", separate_documents=True
-  ),
-}
+from sbdjax.presets import stories_sbd as preset
 
 
-# Found by experiments/sbd_stories260k: see its README for what was tried.
-RECIPE = {
-  "loss.block_size_min": 4,
-  "loss.block_size_max": 8,
-  "optim.name": "muon",
-  "optim.learning_rate": 6e-3,
-  "train.steps": 6000,
-}
-
-
-def get_config(variant: str = "raw") -> ConfigDict:
-  config = _stories("self" if variant == "recipe" else variant)
-  if variant == "recipe":
-    config.update_from_flattened_dict(RECIPE)
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
+  # Change any field here, for instance:
+  # config.optim.learning_rate = 1e-3
   return config
-
-
-def _stories(corpus: str) -> ConfigDict:
-  return ConfigDict(
-    dict(
-      init=dict(checkpoint="stories260K", mask_token=True),
-      data=dict(tokenizer="tok512", seq_len=128, **DATA[corpus]),
-      loss=dict(
-        name="sbd",
-        block_size_min=2,
-        block_size_max=16,
-        ntp_weight=1.0,
-        masked_weight=1.0,
-        normalisation="sum",
-        full_mask_fraction=0.0,
-      ),
-      optim=dict(
-        name="adamw",
-        learning_rate=3e-3,
-        schedule="cosine",
-        warmup_steps=100,
-        final_fraction=0.01,
-        b2=0.98,
-        weight_decay=0.0,
-        clip_norm=1.0,
-      ),
-      train=dict(
-        steps=2500,
-        batch_size=16,
-        log_every=50,
-        eval_every=500,
-        eval_batches=32,
-        checkpoint_every=500,
-        seed=0,
-      ),
-      parallel=dict(mode="mesh"),
-    )
-  )

@@ -3,40 +3,14 @@
   python -m sbdjax train --config=configs/text8_mdm.py --workdir=runs/text8_mdm
   python -m sbdjax train --config=configs/text8_mdm.py:cpu --workdir=runs/text8_mdm_cpu
 
-Full size as in MD4 and the self-speculative paper (arXiv:2510.03929): 12 layers, width 768, 12
-heads, 256 characters a row, 256 rows a batch, 1M steps, linear schedule, EMA 0.9999. Their learning
-rate (3e-4 in one source, 5e-4 in another), weight decay and dropout (0.05, whole channels) are those
-of MD4's own configuration. Not as there: gradients are clipped at norm 1. Published: at most 1.37
-bits per character (MD4, Table 2). `:cpu` is a small model, without dropout, whose loss falls visibly
-within minutes on two cores.
-
-The bound `nelbo` is measured with the linear schedule, in nats a character: divided by ln 2 it is
-bits per character.
+Settings: sbdjax/presets/text8_mdm.py. Copy this file for a config of your own.
 """
 
-from ml_collections import ConfigDict
-
-from configs import text8_ntp
-
-FULL = {"train.batch_size": 256, "model.dropout": 0.05}
-CPU = {
-  "model.num_layers": 6,
-  # AdamW spends the first hundreds of updates on letter frequencies.
-  "optim.name": "muon",
-  "optim.learning_rate": 1e-2,
-  "optim.warmup_steps": 50,
-  "train.steps": 1000,
-  "train.log_every": 50,
-  "train.eval_every": 125,
-  "train.eval_batches": 16,
-  "train.checkpoint_every": 250,
-}
+from sbdjax.presets import text8_mdm as preset
 
 
-def get_config(size: str = "full") -> ConfigDict:
-  config = text8_ntp.get_config(size)
-  config.optim.name = "adamw"
-  config.loss = ConfigDict(dict(name="mdm", schedule="linear", weighting="bound"))
-  config.model.dropout = 0.0
-  config.update_from_flattened_dict(CPU if size == "cpu" else FULL)
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
+  # Change any field here, for instance:
+  # config.optim.learning_rate = 1e-3
   return config

@@ -1,38 +1,16 @@
-"""Self-speculative masked diffusion on text8, with the budget of configs/text8_mdm.py.
+"""Self-speculative masked diffusion on text8, with the budget of `text8_mdm`.
 
   python -m sbdjax train --config=configs/text8_ssmd.py --workdir=runs/text8_ssmd
   python -m sbdjax train --config=configs/text8_ssmd.py:cpu --workdir=runs/text8_ssmd_cpu
 
-11 bidirectional and 1 causal block (arXiv:2510.03929, section 5). Variants `full` and `cpu`, each
-alone or with one of the paper's ablations after a comma: `cpu,no_residual` (the causal blocks
-replace the trunk's stream instead of adding to it), `cpu,two_causal` (one bidirectional block fewer,
-one causal block more: 10nc-2c at full size), or with our `cpu,paper_positions` (keys turn with both
-positions as in the paper's appendix E.3; see `sbdjax.nn.sigma.KEY_POSITIONS`).
+Settings: sbdjax/presets/text8_ssmd.py. Copy this file for a config of your own.
 """
 
-from ml_collections import ConfigDict
-
-from configs import text8_mdm
-
-ABLATIONS = {
-  "": {},
-  "no_residual": {"head.output_residual": False},
-  "two_causal": {"head.num_layers": 2},
-  "paper_positions": {"head.key_positions": "next"},
-}
+from sbdjax.presets import text8_ssmd as preset
 
 
-def with_head(config: ConfigDict, ablation: str = "") -> ConfigDict:
-  """The masked-diffusion `config` as a self-speculative one with as many blocks in all."""
-  schedule = config.loss.schedule
-  config.loss = ConfigDict(dict(name="ssmd", schedule=schedule, weighting="inverse_count"))
-  config.head = ConfigDict(dict(num_layers=1, output_residual=True, key_positions="own"))
-  config.update_from_flattened_dict(ABLATIONS[ablation])
-  if "num_layers" in config.model:
-    config.model.num_layers -= config.head.num_layers
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
+  # Change any field here, for instance:
+  # config.optim.learning_rate = 1e-3
   return config
-
-
-def get_config(variant: str = "full") -> ConfigDict:
-  size, _, ablation = variant.partition(",")
-  return with_head(text8_mdm.get_config(size), ablation)

@@ -10,13 +10,14 @@ Writes are scatters with `mode="drop"`: a slot at or beyond the capacity is drop
 
 from __future__ import annotations
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
+from sbdjax import pytree
 
-@flax.struct.dataclass
-class KVCache:
+
+@pytree.dataclass
+class KVCache(pytree.Struct):
   """Keys and values of all layers.
 
   Attributes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, cast, dataclass_transform
 
 import jax
 import numpy as np
@@ -15,11 +14,11 @@ _T = TypeVar("_T")
 
 
 class Struct:
-  """Base of classes made by `dataclass`, so that type checkers know `replace`."""
+  """A base that shows `replace` to type checkers, which do not see what a decorator adds."""
 
-  def replace(self: _T, **changes: Any) -> _T:
-    """A copy with some fields changed; the changed object checks its values again."""
-    return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+  def replace(self, **changes: Any) -> Self:
+    """A copy with other values in some fields, as by `dataclasses.replace`."""
+    return dataclasses.replace(cast(Any, self), **changes)
 
 
 def static(**kwargs: Any) -> Any:
@@ -27,20 +26,24 @@ def static(**kwargs: Any) -> Any:
   return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
-@typing.dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def dataclass(cls: type[_T]) -> type[_T]:
   """A frozen dataclass whose fields JAX flattens, but for those made by `static`.
 
   `jax.jit` takes such an object as an argument: its leaves are traced, its class and its static
-  fields choose the program. Derive from `Struct` to have `.replace(**changes)`.
+  fields choose the program.
+
+  It has `Struct.replace`, whether it derives from `Struct` or not.
 
   What `flax.struct.dataclass` does, for classes that stand in for each other as arguments of one
   function. `jax.tree_util.register_dataclass`, which flax registers with, leaves the class out of
   `PyTreeDef` equality (jaxlib 0.10 and 0.11): two classes with equal fields compare equal, and when
   their hashes meet in one bucket `jax.jit` runs for one what it compiled for the other.
   """
-  cls = dataclasses.dataclass(frozen=True)(cls)  # type: ignore[assignment]
-  fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+  cls = dataclasses.dataclass(frozen=True)(cls)
+  fields = dataclasses.fields(cast(Any, cls))
+  if not hasattr(cls, "replace"):
+    cast(Any, cls).replace = Struct.replace
   children = [f.name for f in fields if not f.metadata.get("static", False)]
   static = [f.name for f in fields if f.name not in children]
 

@@ -1,4 +1,4 @@
-"""Shared by the tests: where optional reference files lie."""
+"""Shared by the tests: where optional reference files lie, and config files to open."""
 
 import os
 import pathlib
@@ -20,3 +20,14 @@ def require_shared(*parts: str) -> pathlib.Path:
   if root is None or not root.joinpath(*parts).exists():
     pytest.skip(f"reference file {'/'.join(parts)} is not beside this checkout")
   return root.joinpath(*parts)
+
+
+def sibling_configs(folder, value):
+  """A folder with config files that share a base, imported in each possible way."""
+  folder.mkdir(parents=True)
+  (folder / "base.py").write_text(f"def get_config(): return {{'value': {value}}}\n")
+  uses = {"plain": "import base", "package": f"from {folder.name} import base"}
+  for name, line in uses.items():
+    (folder / f"{name}.py").write_text(f"{line}\nget_config = base.get_config\n")
+  (folder / "late.py").write_text("def get_config():\n  import base\n  return base.get_config()\n")
+  return [folder / f"{name}.py" for name in (*uses, "late")]

@@ -1,7 +1,6 @@
-"""The masked-diffusion configs say what the literature says, and their models can be built."""
+"""The full-size presets say what the literature says, and their models can be built."""
 
 import math
-import pathlib
 
 import jax
 import pytest
@@ -13,11 +12,9 @@ from sbdjax.lm import make_lm
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.sigma_lm import make_sigma_lm
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
-
 
 def settings_of(name, variant="full"):
-  return parse_settings(load_config(f"{CONFIGS / name}.py:{variant}", {}, schema))
+  return parse_settings(load_config(f"preset:{name}:{variant}", {}, schema))
 
 
 def model_of(settings):
@@ -75,7 +72,7 @@ def test_small_variants_and_ablations_can_be_built(corpus):
 
 @pytest.mark.parametrize("variant", ["full", "cpu"])
 def test_the_block_on_a_frozen_model_is_all_that_is_trained(variant):
-  settings = settings_of("ssmd_esm2_150m", variant)
+  settings = settings_of("esm2_150m_ssmd", variant)
   assert settings.init.checkpoint and settings.optim.frozen == "^trunk/" and not settings.model
   assert settings.head.num_layers == 1 and settings.train.ema_decay == 0
 
@@ -83,11 +80,11 @@ def test_the_block_on_a_frozen_model_is_all_that_is_trained(variant):
 # Parameters as their makers count them (a tied head once); 3B: those of Llama 3.2 3B, whose shape
 # it is.
 PUBLISHED = {
-  ("sbd_llama31_8b", "64"): 8_030_261_248,
-  ("sbd_llama31_8b", "8"): 8_030_261_248,
-  ("sbd_qwen3_8b", "64"): 8_190_735_360,
-  ("sbd_3b", "pretrain"): 3_212_749_824,
-  ("sbd_3b", "sft"): 3_212_749_824,
+  ("llama31_8b_sbd", "64"): 8_030_261_248,
+  ("llama31_8b_sbd", "8"): 8_030_261_248,
+  ("qwen3_8b_sbd", "64"): 8_190_735_360,
+  ("llama_3b_sbd", "pretrain"): 3_212_749_824,
+  ("llama_3b_sbd", "sft"): 3_212_749_824,
 }
 
 
@@ -101,9 +98,8 @@ def test_full_size_models_have_the_published_number_of_parameters(name, variant)
 
 
 def test_the_coder_has_the_published_number_of_parameters():
-  config = load_config(
-    f"{CONFIGS / 'jacobi_qwen25_coder_7b.py'}", {}, lambda c: {**schema(c), **SECTIONS}
-  )
+  sections = lambda c: {**schema(c), **SECTIONS}
+  config = load_config("preset:qwen25_coder_7b_jacobi", {}, sections)
   lm = make_lm(to_dataclass(TransformerConfig, config.model.to_dict(), "model"))
   shapes = jax.eval_shape(lm.init, jax.random.key(0))
   assert sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) == 7_615_616_512

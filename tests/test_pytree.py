@@ -52,3 +52,17 @@ def test_leaves_round_trip_under_their_names():
 def test_an_instance_cannot_be_changed():
   with pytest.raises(AttributeError):
     Apples(1).weight = 2
+
+
+@pytree.dataclass
+class Berries(pytree.Struct):
+  weight: int
+  kind: int = pytree.static(default=1)
+
+
+@pytest.mark.parametrize("cls", [Apples, Berries])
+def test_a_copy_has_other_values_in_the_fields_that_are_named(cls):
+  heavy = cls(1, kind=5).replace(weight=2)
+  assert type(heavy) is cls and (heavy.weight, heavy.kind) == (2, 5)
+  with pytest.raises(TypeError, match="colour"):
+    heavy.replace(colour="red")

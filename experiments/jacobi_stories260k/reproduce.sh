@@ -3,12 +3,12 @@
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/jacobi_stories260k
-ONCE="$PY -m sbdjax train --config=configs/jacobi_stories.py:once \
+ONCE="$PY -m sbdjax train --config=preset:stories_jacobi:once \
   --config.data.path=runs/jacobi/round1/trajectories"
 
 # Two rounds of Jacobi Forcing; CLLM* (clean context, random points, one round) with as many updates
 # on the same trajectories.
-$PY -m sbdjax train --config=configs/jacobi_stories.py --workdir=runs/jacobi
+$PY -m sbdjax train --config=preset:stories_jacobi --workdir=runs/jacobi
 $ONCE --workdir=runs/jacobi_cllm --config.loss.mask=clean --config.data.noise.schedule=random
 
 # As round 1 with ten times the weight on the AR loss, as one of the public trainers has it.
@@ -29,13 +29,13 @@ ablate ar10 --config.loss.ar_weight=10.0
 
 # Table 1, Tables 4 and 5, Figure 5b.
 for variant in methods ablation blocks; do
-  $PY -m sbdjax sweep --config=configs/jacobi_stories_sweep.py:$variant --workdir=runs/jf_$variant
+  $PY -m sbdjax sweep --config=preset:stories_jacobi_sweep:$variant --workdir=runs/jf_$variant
   cp runs/jf_$variant/points.jsonl $OUT/$variant.jsonl
 done
 $PY $OUT/tables.py --points=$OUT
 
 # Appendices E and D.
-$PY -m sbdjax sweep --config=configs/jacobi_search.py --workdir=runs/jf_search
+$PY -m sbdjax sweep --config=preset:stories_jacobi_search --workdir=runs/jf_search
 cp runs/jf_search/points.jsonl $OUT/search.jsonl
 cp runs/jf_search/surface.png $OUT/search.png
 $PY -m sbdjax bench parallel --checkpoint=runs/jacobi/round2 --json \

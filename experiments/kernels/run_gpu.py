@@ -191,12 +191,12 @@ def decode(size: Size) -> Iterator[Callable[[], list[dict]]]:
 def model(size: Size) -> Iterator[Callable[[], list[dict]]]:
   import jax
 
-  from configs import sbd_llama31_8b
   from sbdjax.bench import decode_attention, model_speed
   from sbdjax.lm import make_lm
   from sbdjax.nn.transformer import TransformerConfig
+  from sbdjax.presets import llama31_8b_sbd
 
-  shape = sbd_llama31_8b.get_config().model.to_dict() | {"remat": "none"} | dict(size.model)
+  shape = llama31_8b_sbd.get_config().model.to_dict() | {"remat": "none"} | dict(size.model)
   lm = make_lm(TransformerConfig(**shape))
   params = jax.block_until_ready(jax.jit(lm.init)(jax.random.key(0)))
   timed = dict(repeats=size.repeats, lasting=size.lasting)

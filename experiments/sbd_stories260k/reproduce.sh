@@ -12,25 +12,25 @@ BUDGET="--config.train.steps=300 --config.optim.warmup_steps=30 --config.optim.l
 # with the next-token loss alone beside it.
 $PY $OUT/collect.py --out=runs/self.npz --temperature 0 0.3 --passes=4 --batch_size=256 \
   --stories="$TINYSTORIES"
-$PY -m sbdjax train --config=configs/stories_sbd.py:recipe --workdir=runs/recipe \
+$PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir=runs/recipe \
   --config.data.path=runs/self.npz --config.train.max_to_keep=12
-$PY -m sbdjax train --config=configs/stories_ntp.py:recipe --workdir=runs/recipe_ntp \
+$PY -m sbdjax train --config=preset:stories_ntp:recipe --workdir=runs/recipe_ntp \
   --config.data.path=runs/self.npz
 $PY $OUT/export.py runs/recipe sbdjax/assets/stories260K_sbd.safetensors \
   --made_by="experiments/sbd_stories260k/reproduce.sh"
 
 # Role of the NTP term (paper: Figure 4, Table 2): three runs with one budget on the raw stories.
-$PY -m sbdjax train --config=configs/stories_ntp.py --workdir=runs/raw_ntp $RAW $BUDGET
-$PY -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/raw_sbd $RAW $BUDGET
-$PY -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/raw_sbd_no_ntp $RAW $BUDGET \
+$PY -m sbdjax train --config=preset:stories_ntp --workdir=runs/raw_ntp $RAW $BUDGET
+$PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd $RAW $BUDGET
+$PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_no_ntp $RAW $BUDGET \
   --config.loss.ntp_weight=0
 $PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=runs/raw_sbd_no_ntp" \
   --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
 
 # Quality against speed (paper: Table 1), and after fewer steps (Figure 5).
-$PY -m sbdjax sweep --config=configs/sbd_stories_sweep.py --workdir=runs/sweep \
+$PY -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/sweep \
   --config.sweep.repeats=1
 cp runs/sweep/points.jsonl runs/sweep/sweep.png $OUT/
-$PY -m sbdjax sweep --config=configs/sbd_steps_sweep.py --workdir=runs/steps_sweep
+$PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
 cp runs/steps_sweep/sweep.png $OUT/steps.png

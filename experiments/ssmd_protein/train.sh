@@ -11,12 +11,12 @@ proteins=$1
 shift
 python=${PYTHON:-python}
 splits="split_sizes=(0.8,0.05,0.15)"
-$python -m sbdjax train --config=configs/uniref50_mdm.py:cpu --workdir=runs/uniref50_mdm_cpu \
+$python -m sbdjax train --config=preset:uniref50_mdm:cpu --workdir=runs/uniref50_mdm_cpu \
   --config.data.path="$proteins" --config.data.$splits "$@"
 block() {
   workdir=$1
   shift
-  $python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir="$workdir" \
+  $python -m sbdjax train --config=preset:esm2_150m_ssmd:cpu --workdir="$workdir" \
     --config.data.path="$proteins" --config.data.$splits "$@"
 }
 block runs/ssmd_frozen_cpu "$@"

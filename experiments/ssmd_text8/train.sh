@@ -16,19 +16,19 @@ run() {
   workdir=runs/$1 config=$2
   shift 2
   # shellcheck disable=SC2086
-  $python -m sbdjax train --config="configs/$config" --workdir="$workdir" $data "$@"
+  $python -m sbdjax train --config="preset:$config" --workdir="$workdir" $data "$@"
 }
 long="--config.train.steps=${STEPS:-7000} --config.train.eval_every=500"
 # shellcheck disable=SC2086
 {
-  run text8_mdm text8_mdm.py:cpu $long "$@"
-  run text8_ssmd text8_ssmd.py:cpu $long "$@"
+  run text8_mdm text8_mdm:cpu $long "$@"
+  run text8_ssmd text8_ssmd:cpu $long "$@"
 }
-run text8_mdm_short text8_mdm.py:cpu "$@"
-run text8_ssmd_short text8_ssmd.py:cpu "$@"
-run text8_no_residual text8_ssmd.py:cpu,no_residual "$@"
-run text8_two_causal text8_ssmd.py:cpu,two_causal "$@"
-run text8_judge text8_ntp.py:cpu --config.train.steps=3000 "$@"
+run text8_mdm_short text8_mdm:cpu "$@"
+run text8_ssmd_short text8_ssmd:cpu "$@"
+run text8_no_residual text8_ssmd:cpu,no_residual "$@"
+run text8_two_causal text8_ssmd:cpu,two_causal "$@"
+run text8_judge text8_ntp:cpu --config.train.steps=3000 "$@"
 
 # Figure 3, left: draft and target losses beside masked diffusion's.
 curves() {

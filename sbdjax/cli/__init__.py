@@ -1,1 +1,55 @@
-"""One module a verb: `python -m sbdjax VERB` calls `main(argv)` of `sbdjax.cli.VERB`."""
+"""The verbs of `python -m sbdjax VERB`: modules with a function `main(argv) -> exit code`."""
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+  """Where a verb is, and the first line of its module's docstring: telling it imports nothing."""
+
+  module: str
+  summary: str
+
+
+VERBS = {
+  "bench": Verb(
+    "sbdjax.cli.bench",
+    "Measure speed: bench NAME [flags]; `bench NAME --help` tells the flags.",
+  ),
+  "configs": Verb(
+    "sbdjax.cli.configs",
+    "List the configs that ship as presets, or show one: configs [NAME[:VARIANT]]",
+  ),
+  "convert": Verb(
+    "sbdjax.cli.convert",
+    "Write a checkpoint as a Hugging Face directory: convert SRC DST "
+    "[--mask_token=reserved|new|ID]",
+  ),
+  "evaluate": Verb(
+    "sbdjax.cli.evaluate",
+    "Losses of a checkpoint on a corpus: --checkpoint=NAME|FILE|WORKDIR "
+    "[--data.source=... --data.path=...]",
+  ),
+  "generate": Verb(
+    "sbdjax.cli.generate",
+    "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=NAME ...] "
+    "[--json]",
+  ),
+  "quickstart": Verb(
+    "sbdjax.cli.quickstart",
+    "See everything once: a story told, a model fine-tuned to SBD, decoded in blocks, and measured.",
+  ),
+  "sweep": Verb(
+    "sbdjax.cli.sweep",
+    "Measure a grid of decoders: --config=FILE.py[:VARIANT] --workdir=DIR "
+    "[--config.section.field=VALUE ...]",
+  ),
+  "train": Verb(
+    "sbdjax.cli.train",
+    "Train a model: --config=FILE.py[:VARIANT] --workdir=DIR [--config.section.field=VALUE ...]",
+  ),
+  "trajectories": Verb(
+    "sbdjax.cli.trajectories",
+    "Collect Jacobi trajectories: --config=FILE.py[:VARIANT] --workdir=DIR "
+    "[--config.section.field=VALUE ...]",
+  ),
+}

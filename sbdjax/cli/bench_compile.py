@@ -22,7 +22,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-import sbdjax
 from sbdjax.bench import compiling
 from sbdjax.bench.compiling import Row
 from sbdjax.bench.training import make_batch
@@ -36,7 +35,7 @@ from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.sigma_lm import SigmaLM
 
-_CONFIG = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs" / "sbd_llama31_8b.py"
+_CONFIG = "preset:llama31_8b_sbd"
 TRAIN = "train"
 
 
@@ -117,7 +116,7 @@ def show(found: list[Row], console: Console):
 def _parser() -> Parser:
   parser = Parser(prog="bench compile", description=__doc__)
   add = parser.add_argument
-  add("--config", default=str(_CONFIG), help="training config with the model's shape and the loss")
+  add("--config", default=_CONFIG, help="training config with the model's shape and the loss")
   add("--depths", default="2,32", help="layers, separated by commas")
   add("--programs", default="", help="separated by commas; empty: all")
   add("--length", type=int, default=1024, help="tokens of a row that the update trains on")

@@ -7,7 +7,7 @@ import ast
 import dataclasses
 import difflib
 import errno
-import importlib.util
+import functools
 import pathlib
 import sys
 import traceback
@@ -18,10 +18,15 @@ from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
+from sbdjax import presets
+from sbdjax.cli import config_file
+from sbdjax.cli.config_file import ConfigFile
 from sbdjax.errors import SbdjaxError, UsageError
 
 T = TypeVar("T")
 Schema = Mapping[str, type]
+
+CONFIG_HELP = "FILE.py or preset:NAME (the verb `configs` lists them), alone or with :VARIANT"
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
@@ -113,10 +118,10 @@ def load_config(
   overrides: Mapping[str, str],
   schema: Callable[[ConfigDict], Schema] | None = None,
 ) -> ConfigDict:
-  """Runs `get_config` of a config file and applies overrides.
+  """Runs `get_config` of a config file or preset and applies overrides.
 
   Args:
-    flag: `FILE.py` or `FILE.py:ARGUMENT`; the argument is handed to `get_config`.
+    flag: see `open_config`; the variant is handed to `get_config`.
     overrides: {"section.field": text}; text is read as the type the field has.
     schema: config -> {section: dataclass}; fields of these may be overridden even where the file
       does not mention them or the section. Called once every `*.name` override is in place.
@@ -128,7 +133,8 @@ def load_config(
     UsageError: no such file, no `get_config`, an unknown field (the nearest is named) or a value
       of the wrong type.
   """
-  config = _run_config_file(flag)
+  found = open_config(flag).call("get_config")
+  config = (found if isinstance(found, ConfigDict) else ConfigDict(found)).unlock()
 
   # A section's `name` in the file may decide which fields the section has, so those come first.
   def decides(name: str) -> bool:
@@ -142,34 +148,43 @@ def load_config(
   return config.lock()
 
 
-def load_module(path: pathlib.Path) -> types.ModuleType:
-  """Imports a Python file by path. Raises UsageError where it cannot be read."""
-  if not path.is_file():
-    raise UsageError(f"no config file {path}: give --config=FILE.py or FILE.py:VARIANT")
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  if spec is None or spec.loader is None:
-    raise UsageError(f"config file {path} is not a Python file (*.py)")
-  module = importlib.util.module_from_spec(spec)
-  try:
-    spec.loader.exec_module(module)
-  except SyntaxError as e:
-    raise UsageError(f"config file {path} line {e.lineno}: {e.msg}") from e
-  return module
+def open_config(flag: str) -> ConfigFile:
+  """Opens what `--config` names; the names that 0.1.0 had for presets still do, with a note.
+
+  Args:
+    flag: `FILE.py` or `preset:NAME`, and then `:VARIANT` or nothing.
+
+  Raises:
+    UsageError: there is no such file or preset (the nearest is named), or it cannot be run.
+  """
+  place, *variant = flag.split(":", 1)
+  if place == "preset":
+    name, *variant = "".join(variant).split(":", 1)
+    return _open_preset(name, tuple(variant))
+  path = pathlib.Path(place).expanduser()
+  if path.is_file():
+    return config_file.open_file(path, tuple(variant))
+  if path.parent.name == "configs" and path.stem in presets.RENAMED:
+    return _open_preset(path.stem, tuple(variant))
+  shipped = [f"preset:{name}" for name in presets.names()]
+  raise UsageError(
+    f"no config file {path}{nearest(f'preset:{path.stem}', shipped)}: give FILE.py or preset:NAME"
+  )
 
 
-def _run_config_file(flag: str) -> ConfigDict:
-  path, colon, argument = flag.partition(":")
-  module = load_module(pathlib.Path(path))
-  get_config = getattr(module, "get_config", None)
-  if get_config is None:
-    raise UsageError(f"config file {path} has no function get_config")
-  try:
-    config = get_config(argument) if colon else get_config()
-  except (TypeError, KeyError, ValueError) as e:
-    variant = f" has no variant {argument!r}" if colon else " cannot be evaluated"
-    raise UsageError(f"config file {path}{variant}: {e}") from e
-  config = config if isinstance(config, ConfigDict) else ConfigDict(config)
-  return config.unlock()
+def _open_preset(name: str, variant: tuple[str, ...]) -> ConfigFile:
+  if name in presets.RENAMED:
+    _note(f"config {name} is now preset:{presets.RENAMED[name]}; the old name works until 0.3")
+    name = presets.RENAMED[name]
+  known = presets.names()
+  if name not in known:
+    raise UsageError(f"no preset {name!r}{nearest(name, known)}: `sbdjax configs` lists them")
+  return config_file.open_preset(name, variant)
+
+
+@functools.cache  # a verb opens its config several times
+def _note(text: str) -> None:
+  print(f"note: {text}", file=sys.stderr)
 
 
 def _flat(config: ConfigDict, prefix: str = "") -> list[str]:

@@ -67,7 +67,9 @@ def decoding_of(texts: Mapping[str, str]) -> Decoding:
   Raises:
     UsageError: an unknown field, one without effect on this method, or a value out of range.
   """
-  return from_flat(texts, parse_value, "decoder", lambda line: print(f"note: {line}", file=sys.stderr))
+  return from_flat(
+    texts, parse_value, "decoder", lambda line: print(f"note: {line}", file=sys.stderr)
+  )
 
 
 def decoder_schema(given: Mapping[str, Any]) -> type:

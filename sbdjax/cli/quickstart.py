@@ -14,7 +14,6 @@ from typing import NamedTuple
 import jax
 from rich.console import Console
 
-import sbdjax
 from sbdjax import prompts as prompting
 from sbdjax.cli import generate, sweep, train
 from sbdjax.cli.common import Parser, load_config
@@ -22,12 +21,10 @@ from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.rules import EBEntropy
-from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.evals.sweep import Point, make_point
 from sbdjax.interop.pretrained import load_pretrained
 
-_CONFIGS = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs"
 _BASE, _SHIPPED = "stories260K", "stories260K-sbd"
 _PROMPT = "Once upon a time"
 
@@ -37,7 +34,7 @@ class Size:
   """How much of everything.
 
   Attributes:
-    variant: of configs/quickstart.py.
+    variant: of the preset `stories_sbd_quickstart`.
     max_tokens: of a story.
     num_prompts: of the sweep.
     repeats: of each timing.
@@ -64,13 +61,6 @@ class Model(NamedTuple):
   label: str
 
 
-def _config(name: str) -> str:
-  path = _CONFIGS / name
-  if not path.is_file():
-    raise UsageError(f"quickstart needs {path}: run it from a checkout of the source")
-  return str(path)
-
-
 def tell(model: Model, decoding: Decoding, console: Console, seconds_per_frame: float):
   """Shows one story being told."""
   opened = load_pretrained(model.checkpoint)
@@ -82,8 +72,7 @@ def tell(model: Model, decoding: Decoding, console: Console, seconds_per_frame: 
 
 def grid(models: list[Model], size: Size) -> list[Point]:
   """AR and every gamma, for every model, on the prompts and judge of the stories' sweep."""
-  flag = _config("sbd_stories_sweep.py")
-  base = load_config(flag, {}, sweep.schema)
+  base = load_config("preset:stories_sbd_sweep", {}, sweep.schema)
   common = {
     "sweep.num_prompts": size.num_prompts,
     "sweep.repeats": size.repeats,
@@ -91,9 +80,7 @@ def grid(models: list[Model], size: Size) -> list[Point]:
   }
   decoders = [{"decoder.name": "ar"}, *({"decoder.gamma": gamma} for gamma in size.gammas)]
   return [
-    make_point(
-      base, common | {"sweep.checkpoint": m.checkpoint, "sweep.label": m.label} | entry
-    )
+    make_point(base, common | {"sweep.checkpoint": m.checkpoint, "sweep.label": m.label} | entry)
     for m in models
     for entry in decoders
   ]
@@ -113,7 +100,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   tell(Model(_BASE, _BASE), Decoding(AR(), size.max_tokens), console, size.seconds_per_frame)
 
   part(2, "fine-tuning it to Set Block Decoding (SBD)")
-  config = load_config(f"{_config('quickstart.py')}:{size.variant}", {}, train.schema)
+  config = load_config(f"preset:stories_sbd_quickstart:{size.variant}", {}, train.schema)
   state = train.train_from_config(config, trained.checkpoint)
   if int(state.step) < config.train.steps:
     return  # stopped by a signal; the trainer has said so
@@ -135,7 +122,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
     f"  python -m sbdjax generate --checkpoint={_SHIPPED} --decoder.name=sbd_verified "
     '--decoder.block_size=6 --decoder.candidates=true --prompt="Lily and Ben"   (lossless)\n'
     "  python -m sbdjax bench decoding\n"
-    "  python -m sbdjax train --config=configs/stories_sbd.py --workdir=runs/sbd",
+    "  python -m sbdjax train --config=preset:stories_sbd --workdir=runs/sbd",
     highlight=False,
     soft_wrap=True,
   )

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from sbdjax.cli import trajectories
-from sbdjax.cli.common import load_module, nearest, to_dataclass
+from sbdjax.cli.common import nearest, open_config, to_dataclass
 from sbdjax.cli.trajectories import CollectConfig
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
@@ -46,21 +46,18 @@ class Round(NamedTuple):
 
 
 def read(flag: str) -> list[Mapping[str, Any]] | None:
-  """What `get_rounds` of the config file FILE.py[:VARIANT] gives; None without it, or if it does.
+  """What `get_rounds` of the config file gives; None without it, or if it does.
 
   Raises:
     UsageError: it does not give dicts.
   """
-  path, colon, argument = flag.partition(":")
-  get_rounds = getattr(load_module(pathlib.Path(path)), "get_rounds", None)
-  if get_rounds is None:
-    return None
-  found = get_rounds(argument) if colon else get_rounds()
+  config = open_config(flag)
+  found = config.call("get_rounds") if config.has("get_rounds") else None
   if found is None:
     return None
   found = list(found)
   if not found or not all(isinstance(entry, Mapping) for entry in found):
-    raise UsageError(f"get_rounds of {path} must give at least one dict of overrides")
+    raise UsageError(f"get_rounds of {config.name} must give at least one dict of overrides")
   return found
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.cli import flags
-from sbdjax.cli.common import Parser, load_config, load_module, split_overrides
+from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, open_config, split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.evals import plot, surface
@@ -36,23 +36,20 @@ def schema(config: ConfigDict) -> Mapping[str, type]:
 
 
 def read_grid(flag: str) -> list[dict[str, Any]]:
-  """What `get_sweep` of the config file FILE.py[:VARIANT] gives.
+  """What `get_sweep` of the config file gives.
 
   Raises:
     UsageError: no such function, or not dicts.
   """
-  path, colon, argument = flag.partition(":")
-  get_sweep = getattr(load_module(pathlib.Path(path)), "get_sweep", None)
-  if get_sweep is None:
-    raise UsageError(f"config file {path} has no function get_sweep")
-  grid = list(get_sweep(argument) if colon else get_sweep())
+  config = open_config(flag)
+  grid = list(config.call("get_sweep"))
   if not grid or not all(isinstance(entry, Mapping) for entry in grid):
-    raise UsageError(f"get_sweep of {path} must give at least one dict of overrides")
+    raise UsageError(f"get_sweep of {config.name} must give at least one dict of overrides")
   return [dict(entry) for entry in grid]
 
 
 def read_surface(flag: str) -> tuple[str, str, str] | None:
-  """What `get_surface` of the config file FILE.py[:VARIANT] gives; None without it.
+  """What `get_surface` of the config file gives; None without it.
 
   That is (setting, setting, measurement), like ("decoder.block_size", "decoder.num_candidates",
   "tokens_per_second").
@@ -60,13 +57,12 @@ def read_surface(flag: str) -> tuple[str, str, str] | None:
   Raises:
     UsageError: anything else.
   """
-  path, colon, argument = flag.partition(":")
-  get_surface = getattr(load_module(pathlib.Path(path)), "get_surface", None)
-  if get_surface is None:
+  config = open_config(flag)
+  if not config.has("get_surface"):
     return None
-  names = tuple(get_surface(argument) if colon else get_surface())
+  names = tuple(config.call("get_surface"))
   if len(names) != 3 or not all(isinstance(n, str) for n in names):
-    raise UsageError(f"get_surface of {path} must give two settings and a measurement")
+    raise UsageError(f"get_surface of {config.name} must give two settings and a measurement")
   return names
 
 
@@ -170,7 +166,7 @@ def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
   parser = Parser(prog="sweep", description=__doc__)
-  parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
+  parser.add_argument("--config", required=True, help=CONFIG_HELP)
   parser.add_argument("--workdir", required=True, help="folder for points.jsonl and sweep.png")
   args = parser.parse_args(rest)
   config = load_config(args.config, overrides, schema)

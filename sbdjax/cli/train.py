@@ -19,7 +19,15 @@ import jax
 from ml_collections import ConfigDict
 
 from sbdjax.cli import rounds, trajectories
-from sbdjax.cli.common import Parser, Schema, load_config, nearest, split_overrides, to_dataclass
+from sbdjax.cli.common import (
+  CONFIG_HELP,
+  Parser,
+  Schema,
+  load_config,
+  nearest,
+  split_overrides,
+  to_dataclass,
+)
 from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import make_eval, make_pipeline
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
@@ -364,7 +372,7 @@ def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
   parser = Parser(prog="train", description=__doc__)
-  parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
+  parser.add_argument("--config", required=True, help=CONFIG_HELP)
   parser.add_argument("--workdir", help="the run's directory")
   parser.add_argument(
     "--dry_run",

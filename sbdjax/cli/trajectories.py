@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from sbdjax.cli import record
-from sbdjax.cli.common import Parser, load_config, split_overrides, to_dataclass
+from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides, to_dataclass
 from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.files import read_jsonl
@@ -290,7 +290,7 @@ def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
   parser = Parser(prog="trajectories", description=__doc__)
-  parser.add_argument("--config", required=True, help="config file, FILE.py or FILE.py:VARIANT")
+  parser.add_argument("--config", required=True, help=CONFIG_HELP)
   parser.add_argument("--workdir", required=True, help="folder the dataset is written to")
   parser.add_argument("--part", default="0/1", help="I/N: this process's share of the shards")
   args = parser.parse_args(rest)

@@ -248,7 +248,10 @@ def measurements(passes: Sequence[Pass], judge: Judge, own: Judge | None) -> dic
 
 
 def run_sweep(
-  points: Sequence[Point], workdir: pathlib.Path, measuring: Callable[[str], None], skipped: Callable[[str], None]
+  points: Sequence[Point],
+  workdir: pathlib.Path,
+  measuring: Callable[[str], None],
+  skipped: Callable[[str], None],
 ) -> list[dict]:
   """Measures what `workdir` lacks, appending one line per point; returns all points in order.
 

@@ -87,4 +87,4 @@ def test_verb(capsys):
   programs = [(row["program"], row["num_layers"]) for row in found["rows"]]
   assert programs == [("train sbd", 1), ("train sbd", 2), ("ssmd", 1), ("ssmd", 2)]
   assert all(row["seconds"] > 0 and row["cpu_seconds"] > 0 for row in found["rows"])
-  assert found["config"] == "sbd_llama31_8b.py" and "git_commit" in found
+  assert found["config"] == "preset:llama31_8b_sbd" and "git_commit" in found

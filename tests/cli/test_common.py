@@ -2,14 +2,18 @@
 
 import dataclasses
 import errno
+import importlib
+import re
+import sys
 
 import pytest
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from sbdjax import __main__ as entry
-from sbdjax.cli import common
+from sbdjax.cli import VERBS, common
 from sbdjax.errors import CheckpointError, UsageError
+from tests.helpers import sibling_configs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +111,59 @@ def test_wrong_config_files_are_named(tmp_path, config_file):
       _load(tmp_path / "bad.py")
 
 
+def test_presets_are_opened_by_name(capsys):
+  assert common.load_config("preset:text8_mdm:cpu", {"train.steps": "7"}).train.steps == 7
+  assert capsys.readouterr().err == ""
+  with pytest.raises(UsageError, match=r"'text8_mmd' \(did you mean 'text8_mdm'\?\): `sbdjax conf"):
+    common.open_config("preset:text8_mmd:cpu")
+  with pytest.raises(UsageError, match="no preset ''"):
+    common.open_config("preset:")
+  with pytest.raises(UsageError, match="preset text8_mdm: no variant 'gpu'"):
+    common.load_config("preset:text8_mdm:gpu", {})
+  # A path that is wrong, or right in another folder only.
+  with pytest.raises(UsageError, match="no config file configs.text8_mmd.py .*'preset:text8_mdm'"):
+    common.open_config("configs/text8_mmd.py")
+
+
+@pytest.mark.parametrize("flag", ["configs/sbd_llama31_8b.py:8", "preset:sbd_llama31_8b:8"])
+def test_names_of_the_last_release_work_and_say_so_once(capsys, monkeypatch, tmp_path, flag):
+  monkeypatch.chdir(tmp_path)
+  common._note.cache_clear()
+  assert common.load_config(flag, {}) == common.load_config("preset:llama31_8b_sbd:8", {})
+  common.open_config(flag)
+  err = capsys.readouterr().err
+  assert err.count("\n") == 1 and "sbd_llama31_8b is now preset:llama31_8b_sbd" in err
+  # A file of one's own by that name is one's own.
+  (tmp_path / "configs").mkdir()
+  (tmp_path / "configs" / "sbd_llama31_8b.py").write_text("def get_config(_): return {'own': 1}")
+  assert common.load_config("configs/sbd_llama31_8b.py:8", {}).own == 1
+
+
+def test_a_config_file_may_import_those_beside_it(tmp_path):
+  before = list(sys.path)
+  for value, parent in ((1, "a"), (2, "b")):
+    for path in sibling_configs(tmp_path / parent / "some_configs", value):
+      assert _load(path).value == value, path
+  assert sys.path == before and not {"base", "some_configs"} & set(sys.modules)
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("import nowhere.at_all", "config file .*own.py imports 'nowhere'"),
+    ("def get_config():\n  import nowhere", "config file .*own.py imports 'nowhere'"),
+    ("from sbdjax.presets import nowhere", "config file .*own.py: cannot import name 'nowhere'"),
+    ("import beside", "config file .*beside.py line 1: invalid"),
+  ],
+)
+def test_an_import_that_fails_is_one_line(tmp_path, capsys, text, message):
+  (tmp_path / "own.py").write_text(text + "\n")
+  (tmp_path / "beside.py").write_text("def :\n")
+  assert entry.main(["trajectories", f"--config={tmp_path}/own.py", "--workdir=w"]) == 2
+  err = capsys.readouterr().err
+  assert re.search(message, err) and err.count("\n") == 1
+
+
 def test_split_overrides():
   argv = ["--config=f.py", "--config.a.b=1=2", "--x", "--config.c", "-3", "rest"]
   rest, overrides = common.split_overrides(argv)
@@ -186,10 +243,15 @@ def test_flags_nearly_right_are_named():
     parser.parse_args(["--workdir"])
 
 
-def test_verbs_are_found_and_misspelt_ones_named(capsys):
+def test_verbs_say_what_their_modules_say(capsys):
   assert entry.main([]) == 0
   shown = capsys.readouterr().out
-  assert "train" in entry.verbs() and "common" not in entry.verbs()
-  assert all(summary and summary in shown for summary in entry.verbs().values())
+  for name, verb in VERBS.items():
+    module = importlib.import_module(verb.module)
+    assert verb.summary == module.__doc__.split("\n")[0] and callable(module.main)
+    assert re.search(rf"^  {name} +{re.escape(verb.summary)}$", shown, re.MULTILINE)
+
+
+def test_a_misspelt_verb_is_named(capsys):
   assert entry.main(["trian"]) == 2
   assert "unknown verb 'trian' (did you mean 'train'?)" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def call(*flags):
 def test_a_config_on_devices_that_are_not_here(tmp_path):
   """The embedded model cut in two: one line of JSON, and nothing on disk."""
   flags = ["--config.train.batch_size=4", "--config.data.seq_len=64", "--config.parallel.fsdp=2"]
-  done = call("--config=configs/stories_sbd.py", "--dry_run=h200:2", "--json", *flags)
+  done = call("--config=preset:stories_sbd", "--dry_run=h200:2", "--json", *flags)
   assert done.returncode == 0, done.stderr
   found = json.loads(done.stdout)
   assert found["devices"] == 2 and found["fits"] and found["num_params"] > 260_000
@@ -36,7 +36,7 @@ def test_a_config_on_devices_that_are_not_here(tmp_path):
 
 
 def test_neither_workdir_nor_dry_run_is_an_error(capsys):
-  assert __main__.main(["train", f"--config={ROOT / 'configs' / 'stories_sbd.py'}"]) == 2
+  assert __main__.main(["train", "--config=preset:stories_sbd"]) == 2
   assert "--dry_run" in capsys.readouterr().err
 
 

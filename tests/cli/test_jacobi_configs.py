@@ -1,23 +1,19 @@
 """The configs of Jacobi Forcing: every stage and every point of theirs can be built."""
 
-import pathlib
-
 import pytest
 
 from sbdjax.cli import rounds, sweep, trajectories
 from sbdjax.cli.common import load_config
 from sbdjax.cli.train import parse_settings, schema
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
-
 
 def planned(name, flags, workdir):
-  path = str(CONFIGS / f"{name}.py")
+  path = f"preset:{name}"
   sections = lambda c: {**schema(c), **trajectories.SECTIONS}
   return rounds.plan(load_config(path, flags, sections), rounds.read(path), workdir, flags)
 
 
-@pytest.mark.parametrize("name", ["jacobi_stories", "jacobi_qwen25_coder_7b"])
+@pytest.mark.parametrize("name", ["stories_jacobi", "qwen25_coder_7b_jacobi"])
 def test_blocks_grow_from_round_to_round_and_fit_the_rows(name, tmp_path):
   first, second = planned(name, {}, tmp_path)
   assert (first.collect.block_size, second.collect.block_size) == (16, 32)
@@ -33,12 +29,12 @@ def test_blocks_grow_from_round_to_round_and_fit_the_rows(name, tmp_path):
 
 def test_the_command_line_holds_for_every_round(tmp_path):
   flags = {"train.steps": "7", "optim.warmup_steps": "1", "data.noise.window": "4"}
-  for each in planned("jacobi_stories", flags, tmp_path):
+  for each in planned("stories_jacobi", flags, tmp_path):
     assert (each.config.train.steps, each.config.data.noise.window) == (7, 4)
 
 
 def test_one_round_on_trajectories_that_are_there():
-  path = str(CONFIGS / "jacobi_stories.py:once")
+  path = "preset:stories_jacobi:once"
   assert rounds.read(path) is None
   settings = parse_settings(load_config(path, {"data.path": "there"}, schema))
   assert settings.data.path == "there" and settings.data.source == "trajectories"
@@ -47,21 +43,20 @@ def test_one_round_on_trajectories_that_are_there():
 @pytest.mark.parametrize(
   ("flag", "points"),
   [
-    ("jacobi_stories_sweep.py:methods", 14),
-    ("jacobi_stories_sweep.py:blocks", 15),
-    ("jacobi_stories_sweep.py:ablation", 9),
-    ("jacobi_search.py", 12),
+    ("preset:stories_jacobi_sweep:methods", 14),
+    ("preset:stories_jacobi_sweep:blocks", 15),
+    ("preset:stories_jacobi_sweep:ablation", 9),
+    ("preset:stories_jacobi_search", 12),
   ],
 )
 def test_every_point_of_the_sweeps_has_settings_with_an_effect(flag, points):
-  path = str(CONFIGS / flag)
-  config = load_config(path, {}, sweep.schema)
-  built = [sweep.make_point(config, entry) for entry in sweep.read_grid(path)]
+  config = load_config(flag, {}, sweep.schema)
+  built = [sweep.make_point(config, entry) for entry in sweep.read_grid(flag)]
   assert len({sweep.key_of(p.settings(0)) for p in built}) == len(built) == points
 
 
 def test_the_search_names_what_its_points_have():
-  path = str(CONFIGS / "jacobi_search.py")
+  path = "preset:stories_jacobi_search"
   x, y, z = sweep.read_surface(path)
   assert all(x in entry and y in entry for entry in sweep.read_grid(path))
   assert z == "tokens_per_second"

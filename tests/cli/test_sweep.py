@@ -213,10 +213,10 @@ def test_config_files_that_are_no_sweep(tmp_path, capsys):
 
 
 def test_the_shipped_config_spans_the_bounds_of_the_quickstart():
-  from configs import sbd_stories_sweep
+  from sbdjax.presets import stories_sbd_sweep
 
-  base = sbd_stories_sweep.get_config()
-  points = [sweep.make_point(base, entry) for entry in sbd_stories_sweep.get_sweep()]
+  base = stories_sbd_sweep.get_config()
+  points = [sweep.make_point(base, entry) for entry in stories_sbd_sweep.get_sweep()]
   assert [p.decoder.name for p in points] == ["ar"] + ["sbd"] * 7
   gammas = [p.decoder.gamma for p in points[1:]]
   np.testing.assert_allclose(gammas, [0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5])

@@ -1,22 +1,35 @@
-"""Set Block Decoding on Llama 3.1 8B, with the paper's settings (section 4).
+r"""Set Block Decoding on Llama 3.1 8B, with the paper's settings (section 4).
 
-  python -m sbdjax train --config=configs/sbd_llama31_8b.py --workdir=runs/sbd_8b \
+  python -m sbdjax train --config=preset:llama31_8b_sbd --workdir=runs/sbd_8b \
     --config.init.checkpoint=/path/to/Llama-3.1-8B --config.data.path=/path/to/train.jsonl
-  python -m sbdjax train --config=configs/sbd_llama31_8b.py --dry_run=v5p:4x4x4
+  python -m sbdjax train --config=preset:llama31_8b_sbd --dry_run=v5p:4x4x4
 
 AdamW at 3e-4, 200 updates of warm-up, cosine, 2M tokens a batch, 34,000 updates, rows of 32,768
-tokens, block sizes drawn from 2 to 16. The variant says how many devices: `:8` and `:64` (default)
-differ in microbatches alone.
+tokens, block sizes drawn from 2 to 16. The variant says how many devices: `:8`, `:64` (default) or
+another multiple of 8 that divides 512; they differ in microbatches alone.
 """
 
 from ml_collections import ConfigDict
 
+from sbdjax.presets import Variants
+
 # One of the 256 tokens that Llama 3 keeps in reserve, so that no row has to be added.
 RESERVED_TOKEN_0 = 128_002
+TENSOR = 8  # devices that share each layer; the others share the batch
 
 
-def get_config(devices: str = "64") -> ConfigDict:
-  tensor = 8
+def _devices(text: str) -> int:
+  devices = int(text)
+  if devices < TENSOR or devices % TENSOR or (64 * TENSOR) % devices:
+    raise ValueError(text)
+  return devices
+
+
+VARIANTS = Variants({"64": 64, "8": 8}, "DEVICES", _devices)
+
+
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  devices = VARIANTS[variant]
   return ConfigDict(
     dict(
       init=dict(checkpoint="checkpoints/Llama-3.1-8B"),
@@ -62,10 +75,10 @@ def get_config(devices: str = "64") -> ConfigDict:
       train=dict(
         steps=34_000,
         batch_size=64,
-        accumulation=64 * tensor // int(devices),
+        accumulation=64 * TENSOR // devices,
         log_every=10,
         checkpoint_every=1000,
       ),
-      parallel=dict(mode="mesh", fsdp=int(devices) // tensor, tensor=tensor),
+      parallel=dict(mode="mesh", fsdp=devices // TENSOR, tensor=TENSOR),
     )
   )

@@ -1,6 +1,6 @@
 """Quality against speed of the SBD stories model, over the entropy bound gamma.
 
-  python -m sbdjax sweep --config=configs/sbd_stories_sweep.py --workdir=runs/sweep
+  python -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/sweep
 
 Prompts are the beginnings of validation stories; the judge is the model SBD was fine-tuned from.
 """

@@ -1,12 +1,12 @@
 """Quality against speed after different numbers of fine-tuning steps (SBD paper: Figure 5).
 
-  python -m sbdjax sweep --config=configs/sbd_steps_sweep.py --workdir=runs/steps_sweep
+  python -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 
-The checkpoints are those of one run of configs/stories_sbd.py:recipe in runs/recipe, whose learning
+The checkpoints are those of one run of `stories_sbd:recipe` in runs/recipe, whose learning
 rate falls to the end: earlier ones are what that run had by then, not runs planned for fewer steps.
 """
 
-from configs import sbd_stories_sweep
+from sbdjax.presets import stories_sbd_sweep
 
 RUN = "runs/recipe"
 STEPS = (1000, 2000, 4000, 6000)
@@ -14,7 +14,7 @@ GAMMAS = (0.0, 0.1, 0.4, 0.8, 1.5)
 
 
 def get_config():
-  config = sbd_stories_sweep.get_config()
+  config = stories_sbd_sweep.get_config()
   config.sweep.num_prompts = 30
   config.sweep.repeats = 1
   return config

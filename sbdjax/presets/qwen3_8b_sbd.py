@@ -1,21 +1,23 @@
-"""Set Block Decoding on Qwen3 8B: the paper's settings (section 4), those of sbd_llama31_8b.py.
+r"""Set Block Decoding on Qwen3 8B: the paper's settings (section 4), those of `llama31_8b_sbd`.
 
-  python -m sbdjax train --config=configs/sbd_qwen3_8b.py --workdir=runs/sbd_qwen3 \
+  python -m sbdjax train --config=preset:qwen3_8b_sbd --workdir=runs/sbd_qwen3 \
     --config.init.checkpoint=/path/to/Qwen3-8B-Base --config.data.tokenizer=/path/to/Qwen3-8B-Base \
     --config.data.path=/path/to/train.jsonl
-  python -m sbdjax train --config=configs/sbd_qwen3_8b.py --dry_run=v5p:4x4x4
+  python -m sbdjax train --config=preset:qwen3_8b_sbd --dry_run=v5p:4x4x4
 """
 
 from ml_collections import ConfigDict
 
-from configs import sbd_llama31_8b
+from sbdjax.presets import llama31_8b_sbd
+
+VARIANTS = llama31_8b_sbd.VARIANTS
 
 # The embedding has 151,936 rows for 151,669 tokens: the first row that stands for none.
 FIRST_UNUSED_ROW = 151_669
 
 
-def get_config(devices: str = "64") -> ConfigDict:
-  config = sbd_llama31_8b.get_config(devices)
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  config = llama31_8b_sbd.get_config(variant)
   config.init.checkpoint = config.data.tokenizer = "checkpoints/Qwen3-8B-Base"
   config.model = ConfigDict(
     dict(

@@ -1,6 +1,6 @@
-"""Inference settings of a Jacobi Forcing model: tokens/s over block size and candidates (Appendix E).
+"""Searches Jacobi decoding: tokens/s over block size and candidates (Jacobi Forcing, Appendix E).
 
-  python -m sbdjax sweep --config=configs/jacobi_search.py --workdir=runs/jf_search
+  python -m sbdjax sweep --config=preset:stories_jacobi_search --workdir=runs/jf_search
 
 Multi-block decoding with rejection recycling, K = 2 and r = 0.85 as in the paper; its n-gram
 verification size is `num_candidates`. A smooth surface is fitted to the grid (surface.png) and its
@@ -11,15 +11,18 @@ import itertools
 
 from ml_collections import ConfigDict
 
+from sbdjax.presets import Variants
+
 BLOCK_SIZES = (4, 8, 16, 32)
 CANDIDATES = (1, 2, 4)
+VARIANTS = Variants({"runs/jacobi/round2": "runs/jacobi/round2"}, "CHECKPOINT", str)
 
 
-def get_config(checkpoint: str = "runs/jacobi/round2") -> ConfigDict:
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   return ConfigDict(
     dict(
       sweep=dict(
-        checkpoint=checkpoint, judge="stories260K", num_prompts=6, batch_size=1, repeats=1
+        checkpoint=VARIANTS[variant], judge="stories260K", num_prompts=6, batch_size=1, repeats=1
       ),
       decoder=dict(
         name="jacobi_multiblock", max_tokens=100, num_blocks=2, spawn_ratio=0.85, pool="ngrams"
@@ -29,14 +32,14 @@ def get_config(checkpoint: str = "runs/jacobi/round2") -> ConfigDict:
   )
 
 
-def get_sweep(checkpoint: str = "") -> list[dict]:
-  del checkpoint
+def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
+  del variant  # every checkpoint is searched over one grid
   return [
     {"decoder.block_size": k, "decoder.num_candidates": c}
     for k, c in itertools.product(BLOCK_SIZES, CANDIDATES)
   ]
 
 
-def get_surface(checkpoint: str = "") -> tuple[str, str, str]:
-  del checkpoint
+def get_surface(variant: str = VARIANTS.default) -> tuple[str, str, str]:
+  del variant
   return "decoder.block_size", "decoder.num_candidates", "tokens_per_second"

@@ -1,13 +1,19 @@
 """What `python -m sbdjax quickstart` trains: stories260K becomes an SBD model in a few minutes.
 
-Variants: the default; `short` (a few updates, to see that everything runs).
+  python -m sbdjax train --config=preset:stories_sbd_quickstart --workdir=runs/quickstart
+
+Variants: `full`; `short` (a few updates, to see that everything runs).
 """
 
 from ml_collections import ConfigDict
 
+from sbdjax.presets import Variants
 
-def get_config(variant: str = "full") -> ConfigDict:
-  steps = {"full": 320, "short": 4}[variant]
+VARIANTS = Variants({"full": 320, "short": 4})  # updates
+
+
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  steps = VARIANTS[variant]
   return ConfigDict(
     dict(
       init=dict(checkpoint="stories260K", mask_token=True),

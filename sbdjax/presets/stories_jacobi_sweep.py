@@ -1,6 +1,6 @@
-"""Jacobi decoding of the models of configs/jacobi_stories.py, beside AR.
+"""Jacobi decoding of the models of `stories_jacobi`, beside AR.
 
-  python -m sbdjax sweep --config=configs/jacobi_stories_sweep.py:methods --workdir=runs/jf_methods
+  python -m sbdjax sweep --config=preset:stories_jacobi_sweep:methods --workdir=runs/jf_methods
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
 (Figure 5b: tokens a forward against block size) and `ablation` (Tables 4 and 5: the short trainings
@@ -9,6 +9,8 @@ the judge is the original model. Jacobi decoding is lossless: a row's text is it
 """
 
 from ml_collections import ConfigDict
+
+from sbdjax.presets import Variants
 
 BASE, CLLM = "stories260K", "runs/jacobi_cllm"
 ROUND1, ROUND2 = "runs/jacobi/round1", "runs/jacobi/round2"
@@ -36,31 +38,12 @@ RECYCLING = {"pool": "ngrams", "num_candidates": 4}
 MULTIBLOCK = {"name": "jacobi_multiblock", "num_blocks": 2, "spawn_ratio": 0.85}
 
 
-def get_config(variant: str = "methods") -> ConfigDict:
-  sweep = {
-    "methods": dict(num_prompts=30, batch_size=1, repeats=3),
-    "blocks": dict(num_prompts=30, batch_size=15, repeats=1),
-    "ablation": dict(num_prompts=60, batch_size=30, repeats=1),
-  }[variant]
-  return ConfigDict(
-    dict(
-      sweep=dict(checkpoint=BASE, judge=BASE, **sweep),
-      decoder=dict(name="jacobi", max_tokens=200),
-      data=dict(source="stories"),
-    )
-  )
-
-
 def _point(checkpoint: str, **decoder) -> dict:
   return {
     "sweep.checkpoint": checkpoint,
     "sweep.label": LABELS.get(checkpoint, checkpoint),
     **{f"decoder.{name}": value for name, value in decoder.items()},
   }
-
-
-def get_sweep(variant: str = "methods") -> list[dict]:
-  return {"methods": _methods, "blocks": _blocks, "ablation": _ablation}[variant]()
 
 
 def _methods() -> list[dict]:
@@ -87,3 +70,29 @@ def _ablation() -> list[dict]:
   for folder, label in ABLATION.items():
     points.append(_point(f"runs/jacobi_ablation/{folder}", block_size=16) | {"sweep.label": label})
   return points
+
+
+# variant -> (what is measured on, the points)
+VARIANTS = Variants(
+  {
+    "methods": (dict(num_prompts=30, batch_size=1, repeats=3), _methods),
+    "blocks": (dict(num_prompts=30, batch_size=15, repeats=1), _blocks),
+    "ablation": (dict(num_prompts=60, batch_size=30, repeats=1), _ablation),
+  }
+)
+
+
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  sweep, _ = VARIANTS[variant]
+  return ConfigDict(
+    dict(
+      sweep=dict(checkpoint=BASE, judge=BASE, **sweep),
+      decoder=dict(name="jacobi", max_tokens=200),
+      data=dict(source="stories"),
+    )
+  )
+
+
+def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
+  _, points = VARIANTS[variant]
+  return points()

@@ -1,23 +1,27 @@
 """FreeDave beside static and dynamic decoding of a block-diffusion stories model.
 
-  python -m sbdjax sweep --config=configs/freedave_stories_sweep.py:4 --workdir=runs/freedave4
+  python -m sbdjax sweep --config=preset:stories_freedave_sweep:4 --workdir=runs/freedave4
 
-The variant is the block size: runs/bd4 or runs/bd16 of configs/stories_block_diffusion.py decodes
+The variant is the block size: runs/bd4 or runs/bd16 of `stories_block_diffusion` decodes
 (--config.sweep.checkpoint names another). Prompts are the beginnings of validation stories; the
 judge is the model that block diffusion was fine-tuned from, whose own text is the last point.
 """
 
 from ml_collections import ConfigDict
 
+from sbdjax.presets import Variants
+
 THRESHOLDS = (0.7, 0.8, 0.9, 0.95)
 DRAFT_STEPS = (1, 2, 4, 8, 16)
 
+VARIANTS = Variants({"4": 4, "16": 16}, "BLOCK_SIZE", int)
 
-def get_config(block_size: str = "4") -> ConfigDict:
+
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   return ConfigDict(
     dict(
       sweep=dict(
-        checkpoint=f"runs/bd{block_size}",
+        checkpoint=f"runs/bd{VARIANTS[variant]}",
         judge="stories260K",
         num_prompts=60,
         batch_size=12,
@@ -30,10 +34,10 @@ def get_config(block_size: str = "4") -> ConfigDict:
   )
 
 
-def get_sweep(block_size: str = "4") -> list[dict]:
+def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
   # Batch drafts make the same forwards as a tree and copy the cache for every draft: one block size
   # shows what that costs.
-  kinds = [("tree", False), *([("batch", False)] if block_size == "4" else []), ("tree", True)]
+  kinds = [("tree", False), *([("batch", False)] if VARIANTS[variant] == 4 else []), ("tree", True)]
   dynamic = [{"decoder.name": "dynamic", "decoder.threshold": tau} for tau in THRESHOLDS]
   freedave = [
     {

@@ -1,10 +1,10 @@
-"""The paper's 3B model (section 3.2: 28 layers, hidden 3072): pretraining, then SFT as an SBD model.
+r"""The SBD paper's 3B model (section 3.2: 28 layers, width 3072): pretraining, then SFT with SBD.
 
-  python -m sbdjax train --config=configs/sbd_3b.py:pretrain --workdir=runs/3b \
+  python -m sbdjax train --config=preset:llama_3b_sbd:pretrain --workdir=runs/3b \
     --config.data.path=/path/to/tokens.npy
-  python -m sbdjax train --config=configs/sbd_3b.py:sft --workdir=runs/3b_sft \
+  python -m sbdjax train --config=preset:llama_3b_sbd:sft --workdir=runs/3b_sft \
     --config.init.checkpoint=runs/3b --config.data.path=/path/to/instructions.jsonl
-  python -m sbdjax train --config=configs/sbd_3b.py:pretrain --dry_run=v5p:2x2x2
+  python -m sbdjax train --config=preset:llama_3b_sbd:pretrain --dry_run=v5p:2x2x2
 
 Pretraining: AdamW, peak 1.5e-3, 2,000 updates of warm-up, cosine, 1T tokens. SFT: 1e-5, 200 updates
 of warm-up, cosine. The paper gives depth and width; heads, feed-forward width and vocabulary here
@@ -13,38 +13,38 @@ are those of Llama 3.2 3B, which has both, and the batches of 2M tokens are thos
 
 from ml_collections import ConfigDict
 
-from configs.sbd_llama31_8b import RESERVED_TOKEN_0
-from sbdjax.errors import UsageError
+from sbdjax.presets import Variants
+from sbdjax.presets.llama31_8b_sbd import RESERVED_TOKEN_0
 
 TOKENS_A_BATCH = 2**21
 # stage -> (loss, peak learning rate, warm-up, updates, row length, data)
-_STAGES = {
-  "pretrain": (
-    dict(name="ntp"),
-    1.5e-3,
-    2_000,
-    10**12 // TOKENS_A_BATCH,
-    8_192,
-    dict(source="tokens", path="data/tokens.npy", packing="concat"),
-  ),
-  "sft": (
-    dict(name="sbd", block_size_min=2, block_size_max=16),
-    1e-5,
-    200,
-    34_000,
-    8_192,
-    dict(source="jsonl", path="data/train.jsonl", packing="first_fit", separate_documents=True),
-  ),
-}
+VARIANTS = Variants(
+  {
+    "pretrain": (
+      dict(name="ntp"),
+      1.5e-3,
+      2_000,
+      10**12 // TOKENS_A_BATCH,
+      8_192,
+      dict(source="tokens", path="data/tokens.npy", packing="concat"),
+    ),
+    "sft": (
+      dict(name="sbd", block_size_min=2, block_size_max=16),
+      1e-5,
+      200,
+      34_000,
+      8_192,
+      dict(source="jsonl", path="data/train.jsonl", packing="first_fit", separate_documents=True),
+    ),
+  }
+)
 
 
-def get_config(stage: str = "pretrain") -> ConfigDict:
-  if stage not in _STAGES:
-    raise UsageError(f"configs/sbd_3b.py:{stage}: the stages are {', '.join(_STAGES)}")
-  loss, learning_rate, warmup, steps, seq_len, data = _STAGES[stage]
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  loss, learning_rate, warmup, steps, seq_len, data = VARIANTS[variant]
   return ConfigDict(
     dict(
-      init=dict(checkpoint="" if stage == "pretrain" else "runs/3b"),
+      init=dict(checkpoint="" if variant == "pretrain" else "runs/3b"),
       model=dict(
         vocab_size=128_256,
         num_layers=28,

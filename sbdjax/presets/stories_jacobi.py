@@ -1,6 +1,6 @@
-"""Turns stories260K (a real 260K-parameter Llama) into a Jacobi Forcing model, in two rounds.
+r"""Turns stories260K (a real 260K-parameter Llama) into a Jacobi Forcing model, in two rounds.
 
-  python -m sbdjax train --config=configs/jacobi_stories.py --workdir=runs/jacobi
+  python -m sbdjax train --config=preset:stories_jacobi --workdir=runs/jacobi
 
 collects the base model's Jacobi trajectories with blocks of 16 (WORKDIR/round1/trajectories),
 trains on them (WORKDIR/round1), collects those of the trained model with blocks of 32, and trains
@@ -8,19 +8,38 @@ on. Each stage goes on where it was. `python -m sbdjax trajectories` with this f
 
 Variant `once` trains one round on trajectories that are there, which comparisons share:
 
-  python -m sbdjax train --config=configs/jacobi_stories.py:once --workdir=runs/jacobi_clean \
+  python -m sbdjax train --config=preset:stories_jacobi:once --workdir=runs/jacobi_clean \
     --config.data.path=runs/jacobi/round1/trajectories --config.loss.mask=clean
 """
 
 from ml_collections import ConfigDict
 
+from sbdjax.presets import Variants
 
-def get_config(variant: str = "rounds") -> ConfigDict:
-  stages = {"rounds": COLLECTED, "once": {}}[variant]
+# Openings of the embedded training stories, told on greedily by the model itself.
+COLLECTED = dict(
+  prompts=dict(source="stories", add_bos=True),
+  collect=dict(
+    checkpoint="stories260K",
+    block_size=16,
+    max_tokens=224,
+    shortest=4,
+    longest=48,
+    passes=4,
+    limit=1024,
+    batch_size=128,
+    shard_size=128,
+    seed=0,
+  ),
+)
+VARIANTS = Variants({"rounds": COLLECTED, "once": {}})
+
+
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   return ConfigDict(
     dict(
       init=dict(checkpoint="stories260K"),
-      **stages,
+      **VARIANTS[variant],
       data=dict(
         source="trajectories",
         path="",
@@ -53,25 +72,7 @@ def get_config(variant: str = "rounds") -> ConfigDict:
   )
 
 
-# Openings of the embedded training stories, told on greedily by the model itself.
-COLLECTED = dict(
-  prompts=dict(source="stories", add_bos=True),
-  collect=dict(
-    checkpoint="stories260K",
-    block_size=16,
-    max_tokens=224,
-    shortest=4,
-    longest=48,
-    passes=4,
-    limit=1024,
-    batch_size=128,
-    shard_size=128,
-    seed=0,
-  ),
-)
-
-
-def get_rounds(variant: str = "rounds") -> list[dict] | None:
+def get_rounds(variant: str = VARIANTS.default) -> list[dict] | None:
   if variant == "once":
     return None
   return [

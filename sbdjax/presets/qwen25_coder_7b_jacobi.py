@@ -1,6 +1,6 @@
-"""Jacobi Forcing of Qwen2.5-Coder-7B-Instruct with the paper's settings (section 4.1).
+r"""Jacobi Forcing of Qwen2.5-Coder-7B-Instruct with the paper's settings (section 4.1).
 
-  python -m sbdjax train --config=configs/jacobi_qwen25_coder_7b.py --workdir=runs/jacobi_7b \
+  python -m sbdjax train --config=preset:qwen25_coder_7b_jacobi --workdir=runs/jacobi_7b \
     --config.init.checkpoint=/path/to/Qwen2.5-Coder-7B-Instruct \
     --config.data.tokenizer=/path/to/Qwen2.5-Coder-7B-Instruct \
     --config.prompts.path=/path/to/open_code_instruct.jsonl
@@ -15,10 +15,14 @@ see `python -m sbdjax trajectories --help`.
 
 from ml_collections import ConfigDict
 
+from sbdjax.presets import Variants
+
 CHECKPOINT = "checkpoints/Qwen2.5-Coder-7B-Instruct"
+VARIANTS = Variants({"8": 8}, "DEVICES", int)
 
 
-def get_config(devices: str = "8") -> ConfigDict:
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  devices = VARIANTS[variant]
   return ConfigDict(
     dict(
       init=dict(checkpoint=CHECKPOINT),
@@ -74,18 +78,18 @@ def get_config(devices: str = "8") -> ConfigDict:
       ),
       train=dict(
         steps=10_000,
-        batch_size=max(4, int(devices)),
+        batch_size=max(4, devices),
         log_every=10,
         checkpoint_every=500,
         seed=0,
       ),
-      parallel=dict(mode="mesh", fsdp=int(devices)),
+      parallel=dict(mode="mesh", fsdp=devices),
     )
   )
 
 
-def get_rounds(devices: str = "8") -> list[dict]:
-  del devices
+def get_rounds(variant: str = VARIANTS.default) -> list[dict]:
+  del variant  # the rounds are the same on any number of devices
   return [
     {},
     {

@@ -1,6 +1,6 @@
 """Every way to decode one SBD model side by side: AR, entropy-bounded, and verified SBD.
 
-  python -m sbdjax sweep --config=configs/sbd_verified_sweep.py --workdir=runs/verified
+  python -m sbdjax sweep --config=preset:stories_sbd_verified_sweep --workdir=runs/verified
 
 Verified points put out what AR does, so only their cost differs: `points` says behind how many
 acceptance points a forward drafts (0: all), `candidates` whether second choices are verified too.

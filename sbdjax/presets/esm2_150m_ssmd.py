@@ -1,8 +1,8 @@
-"""A causal block on top of a frozen ESM-2 or DPLM, which makes it self-speculative.
+r"""A causal block on top of a frozen ESM-2 or DPLM, which makes it self-speculative.
 
-  python -m sbdjax train --config=configs/ssmd_esm2_150m.py --workdir=runs/ssmd_esm2 \
+  python -m sbdjax train --config=preset:esm2_150m_ssmd --workdir=runs/ssmd_esm2 \
     --config.init.checkpoint=FOLDER --config.data.path=uniref50.fasta
-  python -m sbdjax train --config=configs/ssmd_esm2_150m.py:cpu --workdir=runs/ssmd_frozen_cpu \
+  python -m sbdjax train --config=preset:esm2_150m_ssmd:cpu --workdir=runs/ssmd_frozen_cpu \
     --config.data.path=proteins.fasta
 
 FOLDER is a Hugging Face checkpoint: airkingbd/dplm_150m, which the self-speculative paper starts
@@ -12,36 +12,38 @@ Optimiser settings are DPLM's but for the learning rate, which a new block needs
 paper trains is not told. The cosine noise schedule is ours for proteins (the paper's for text): it
 stresses texts with many masks, where targets can be better than drafts, and with the linear one the
 block hardly learns (experiments/ssmd_protein). `:cpu` puts the block on the small model of
-configs/uniref50_mdm.py:cpu, trained before into runs/uniref50_mdm_cpu.
+`uniref50_mdm:cpu`, trained before into runs/uniref50_mdm_cpu.
 """
 
 from ml_collections import ConfigDict
 
-from configs import uniref50_mdm
-from configs.text8_ssmd import with_head
+from sbdjax.presets import Variants, uniref50_mdm
+from sbdjax.presets.text8_ssmd import with_head
 
-SIZES = {
-  "full": {
-    "init.checkpoint": "data/dplm_150m",
-    "optim.learning_rate": 1e-3,
-    "optim.final_fraction": 0.0,
-    "train.steps": 100_000,
-    "train.batch_size": 64,
-    "train.ema_decay": 0.0,
-  },
-  "cpu": {
-    "init.checkpoint": "runs/uniref50_mdm_cpu",
-    "optim.learning_rate": 2e-2,
-    "train.steps": 2500,
-  },
-}
+VARIANTS = Variants(
+  {
+    "full": {
+      "init.checkpoint": "data/dplm_150m",
+      "optim.learning_rate": 1e-3,
+      "optim.final_fraction": 0.0,
+      "train.steps": 100_000,
+      "train.batch_size": 64,
+      "train.ema_decay": 0.0,
+    },
+    "cpu": {
+      "init.checkpoint": "runs/uniref50_mdm_cpu",
+      "optim.learning_rate": 2e-2,
+      "train.steps": 2500,
+    },
+  }
+)
 
 
-def get_config(size: str = "full") -> ConfigDict:
-  config = with_head(uniref50_mdm.get_config(size))
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  config = with_head(uniref50_mdm.get_config(variant))
   config.model = ConfigDict()  # the checkpoint's
   config.init = ConfigDict(dict(checkpoint=""))
   config.optim.frozen = "^trunk/"
   config.loss.schedule = "cosine"
-  config.update_from_flattened_dict({"train.ema_decay": 0.0, **SIZES[size]})
+  config.update_from_flattened_dict({"train.ema_decay": 0.0, **VARIANTS[variant]})
   return config

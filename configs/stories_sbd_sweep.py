@@ -1,0 +1,17 @@
+"""Quality against speed of the SBD stories model, over the entropy bound gamma.
+
+  python -m sbdjax sweep --config=configs/stories_sbd_sweep.py --workdir=runs/sweep
+
+Settings: sbdjax/presets/stories_sbd_sweep.py. Copy this file for a config of your own.
+"""
+
+from sbdjax.presets import stories_sbd_sweep as preset
+
+get_sweep = preset.get_sweep
+
+
+def get_config():
+  config = preset.get_config()
+  # Change any field here, for instance:
+  # config.sweep.num_prompts = 10
+  return config
