@@ -9,8 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sbdjax.bench.timing import Program, TimedDecoder, compile_for
-from sbdjax.decode.base import Sampler
+from sbdjax.bench.timing import Program, compile_for, sampler_programs
+from sbdjax.decode.base import Limits
+from sbdjax.decode.method import Method
+from sbdjax.lm import LM
+from sbdjax.sigma_lm import SigmaLM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,20 +53,19 @@ def time_update(name: str, num_layers: int, step: Callable, state: Any, batch: d
 
 def time_sampler(
   name: str,
-  num_layers: int,
-  build: Callable[[Any], Sampler],
+  lm: LM | SigmaLM,
+  method: Method,
   params: Any,
+  limits: Limits,
   *,
-  numbers: Any,
   batch_size: int,
   prompt_length: int,
 ) -> Row:
   """Compiles a sampler, the prompt's forward and the loop, for abstract parameters."""
-  args = (
-    numbers,
-    params,
+  prompt = (
     jax.ShapeDtypeStruct((batch_size, prompt_length), jnp.int32),
     jax.ShapeDtypeStruct((batch_size,), jnp.int32),
     jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch_size)),
   )
-  return _row(name, num_layers, TimedDecoder(build).programs(*args))
+  programs = sampler_programs(lm, method, params, limits, *prompt)
+  return _row(name, lm.config.num_layers, programs)

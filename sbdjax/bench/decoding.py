@@ -10,6 +10,7 @@ import jax
 
 from sbdjax.bench.overhead import Overhead
 from sbdjax.bench.timing import Pass, TimedDecoder, summarise
+from sbdjax.decode.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,15 +71,14 @@ def with_overhead(row: Row, found: Overhead) -> Row:
 def time_sampler(
   name: str,
   decoder: TimedDecoder,
-  params,
+  method: Method,
+  params: Any,
   prompts: Sequence[Sequence[int]],
   *,
-  numbers: Any = None,
   repeats: int,
 ) -> tuple[Row, list[list[int]]]:
   """Times one batch of prompts; also returns the tokens that were generated."""
-  key = jax.random.key(0)
-  run = lambda: decoder.run(params, prompts, key, numbers, len(prompts))
+  run = lambda: decoder.run(method, params, prompts, jax.random.key(0), len(prompts))
   first = run()  # compiles, and is slower than the others
   passes: list[Pass] = [run() for _ in range(repeats)]
   speed = summarise([p.tokens_per_second for p in passes])

@@ -14,8 +14,10 @@ from sbdjax.bench.decoding import Row as DecodingRow
 from sbdjax.bench.decoding import time_sampler, with_overhead
 from sbdjax.bench.overhead import Forward
 from sbdjax.bench.timing import TimedDecoder
-from sbdjax.decode import ar, sampling, sbd, select
 from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode.rules import EBEntropy
 from sbdjax.lm import LM
 
 
@@ -120,27 +122,23 @@ def time_samplers(
   copy: float,
   repeats: int,
 ) -> Iterator[Decoding]:
-  """AR, then SBD; random weights reveal about a token a forward, so only times mean anything.
+  """AR, then SBD; random weights reveal about one token per forward, so only times mean anything.
 
   Args:
     copy: bytes a second of a copy, read and written ones counted.
   """
-  limits, greedy = Limits(max_tokens), sampling.make_choice(0.0, 0, 1.0)
   k = block_size
-  samplers = {
-    "ar": (lambda _: ar.make_sampler(lm, limits, greedy), [Forward(1, 0, 1)]),
-    f"sbd block_size={k}": (
-      lambda _: sbd.make_sampler(lm, limits, greedy, select.eb_entropy(0.1), k),
-      [Forward(0, k, k), Forward(k, k, k)],
-    ),
+  methods = {
+    "ar": (AR(), [Forward(1, 0, 1)]),
+    f"sbd block_size={k}": (SBD(k, EBEntropy(0.1)), [Forward(0, k, k), Forward(k, k, k)]),
   }
   known = lm.config.vocab_size - 1
   prompts = [[(7 * i + j) % known for j in range(prompt_length)] for i in range(batch_size)]
-  for name, (build, forwards) in samplers.items():
-    decoder = TimedDecoder(build)
-    row, _ = time_sampler(name, decoder, params, prompts, repeats=repeats)
+  for name, (method, forwards) in methods.items():
+    decoder = TimedDecoder(lm, Limits(max_tokens))
+    row, _ = time_sampler(name, decoder, method, params, prompts, repeats=repeats)
     sizes = dict(batch_size=batch_size, max_tokens=max_tokens, repeats=repeats)
-    added = overhead.measure(lm, params, decoder, forwards, prompts[0], **sizes)
+    added = overhead.measure(lm, params, decoder, method, forwards, prompts[0], **sizes)
     of_copy = None
     if name == "ar":
       step = batch_size / row.tokens_per_second

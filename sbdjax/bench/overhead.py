@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from sbdjax import cache as kv_cache
 from sbdjax.bench.timing import Summary, TimedDecoder, summarise
+from sbdjax.decode.method import Method
 from sbdjax.lm import LM
 from sbdjax.masks import Cached
 
@@ -21,7 +22,7 @@ class Forward(NamedTuple):
 
   Attributes:
     causal: tokens of a row that are causal; they come first.
-    block: tokens of the open block behind them; 0: none.
+    block: tokens of the open block after them; 0: none.
     predicted: last tokens of a row whose logits are made.
   """
 
@@ -65,7 +66,7 @@ def counts(forwards: Sequence[Forward], nfe: int, query_tokens: int) -> list[int
 def forward_loop(lm: LM, forward: Forward) -> Callable:
   """(params, cache, times) -> cache: that many forwards, each needing the one before it.
 
-  The cache is written behind its committed slots and nothing is chosen from the logits, but all of
+  The cache is written after its committed slots and nothing is chosen from the logits, but all of
   them are made.
   """
   width = forward.causal + forward.block
@@ -95,14 +96,14 @@ def forward_loop(lm: LM, forward: Forward) -> Callable:
 
 def measure(
   lm: LM,
-  params,
+  params: Any,
   decoder: TimedDecoder,
+  method: Method,
   forwards: Sequence[Forward],
   prompt: Sequence[int],
   *,
   batch_size: int,
   max_tokens: int,
-  numbers: Any = None,
   repeats: int,
 ) -> Overhead:
   """Times a sampler and loops of its forwards in turns, over rows that are all the same.
@@ -112,16 +113,16 @@ def measure(
 
   Args:
     lm, params: the network.
-    decoder: of the sampler, which must stop by its length limit and draw nothing.
+    decoder: of the network; rows must stop by its length limit.
+    method: what is timed; it must draw nothing.
     forwards: the kinds of forward it runs, one or two, narrow ones first.
     prompt: of every row.
     batch_size: rows.
     max_tokens: that the sampler generates.
-    numbers: traced settings of the sampler.
     repeats: runs.
   """
   prompts = [list(prompt)] * batch_size
-  decode = lambda: decoder.run(params, prompts, jax.random.key(0), numbers, batch_size)
+  decode = lambda: decoder.run(method, params, prompts, jax.random.key(0), batch_size)
   result = decode().results[0]
   times = counts(forwards, result.nfe, result.query_tokens)
 

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sbdjax.decode.base import Sampler
-from sbdjax.decode.generate import Result, pad_prompts, results_of
+from sbdjax.decode.base import Limits
+from sbdjax.decode.generate import Programs, Result, batches, check_model, results_of
+from sbdjax.decode.method import Method
+from sbdjax.lm import LM
+from sbdjax.sigma_lm import SigmaLM
 
 
 class Pass(NamedTuple):
@@ -30,7 +33,7 @@ class Pass(NamedTuple):
 
   @property
   def tokens(self) -> int:
-    """Valid tokens: EOS included, nothing behind it."""
+    """Valid tokens: EOS included, nothing after it."""
     return sum(r.valid for r in self.results)
 
   @property
@@ -97,7 +100,7 @@ def seconds_a_call(
     run: starts work and returns what `wait` waits for.
     repeats: measurements.
     lasting: seconds a measurement should take. It is then of several calls, of which only the last
-      is waited for: on an accelerator the others are queued behind each other, so that starting
+      is waited for: on an accelerator they are queued one after the other, so that starting
       them from Python costs nothing. 0: one call a measurement.
     wait: blocks until what it is given is there.
   """
@@ -119,65 +122,85 @@ _MAX_CALLS = 1000
 
 
 class TimedDecoder:
-  """A sampler compiled in two parts, the prompt's forward and the loop.
+  """Decodes prompts with one model, compiled in two parts: the prompt's forward, and the loop.
+
+  The method is an argument of both programs, as it is of `decode.generate.Decoder`.
 
   Attributes:
     compile_seconds: time spent compiling so far.
   """
 
-  def __init__(self, build: Callable[[Any], Sampler]):
-    """`build(numbers) -> Sampler` is called while tracing: `numbers` may change at no cost."""
-
-    def loop(numbers, params, state):
-      sampler = build(numbers)
-      going = lambda s: ~jax.numpy.all(sampler.done(s))
-      return jax.lax.while_loop(going, functools.partial(sampler.step, params), state).out
-
-    self._init = jax.jit(lambda numbers, params, *prompt: build(numbers).init(params, *prompt))
-    self._loop = jax.jit(loop)
-    self._compiled = {}
+  def __init__(self, lm: LM | SigmaLM, limits: Limits):
+    """For `lm`; `limits` hold for every row."""
+    self._lm, self._limits = lm, limits
+    self._programs = Programs()
     self.compile_seconds = 0.0
 
   def run(
     self,
-    params,
+    method: Method,
+    params: Any,
     prompts: Sequence[Sequence[int]],
     key: jax.Array,
-    numbers: Any = None,
     batch_size: int = 1,
   ) -> Pass:
     """Decodes all prompts, `batch_size` at a time; row i uses `fold_in(key, i)`.
 
     The last batch is filled up with its last prompt, whose extra results are dropped.
+
+    Args:
+      method: how, like `SBD(block_size=8)`.
+      params: of the model.
+      prompts: token ids.
+      key: a typed key.
+      batch_size: prompts decoded together; 0: all.
+
+    Raises:
+      UsageError: the model cannot be decoded this way, or prompts are missing.
     """
-    padded, lengths = pad_prompts(prompts)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(len(prompts)))
+    check_model(self._lm, method)
     results, prefill, decode = [], 0.0, 0.0
-    for first in range(0, len(prompts), batch_size):
-      rows = np.minimum(np.arange(first, first + batch_size), len(prompts) - 1)
-      args = jax.device_put((numbers, params, padded[rows], lengths[rows], keys[rows]))
-      init, loop = self._executables(args)
+    for batch in batches(prompts, key, batch_size, self._limits, allow_empty=method.any_order):
+      args = jax.device_put(batch.arguments(method, params))
+      init, loop = self._programs.find(args, lambda args=args: self._compile(args))
       start = time.perf_counter()
       state = jax.block_until_ready(init(*args))
       middle = time.perf_counter()
-      out = jax.block_until_ready(loop(args[0], params, state))
+      out = jax.block_until_ready(loop(*args[:3], state))
       end = time.perf_counter()
       prefill, decode = prefill + middle - start, decode + end - middle
-      results += results_of(out, min(batch_size, len(prompts) - first), end - start)
+      results += results_of(out, batch.rows, end - start)
     return Pass(results, prefill, decode)
 
-  def _executables(self, args):
-    signature = str(jax.tree.map(jax.typeof, args))
-    if signature not in self._compiled:
-      programs = self.programs(*args)
-      self._compiled[signature] = tuple(p.call for p in programs)
-      self.compile_seconds += sum(p.compile_seconds for p in programs)
-    return self._compiled[signature]
+  def _compile(self, args: tuple) -> tuple[Callable, Callable]:
+    programs = sampler_programs(self._lm, *args)
+    self.compile_seconds += sum(p.compile_seconds for p in programs)
+    first, loop = programs
+    return first.call, loop.call
 
-  def programs(self, *args) -> tuple[Program, Program]:
-    """Compiles the prompt's forward and the loop for (numbers, params, prompt, lengths, keys).
 
-    Shapes and dtypes alone will do (`jax.ShapeDtypeStruct`): nothing runs.
-    """
-    state = jax.eval_shape(self._init, *args)
-    return compile_for(self._init, *args), compile_for(self._loop, args[0], args[1], state)
+def sampler_programs(
+  lm: LM | SigmaLM, method: Method, params: Any, limits: Limits, *prompt: Any
+) -> tuple[Program, Program]:
+  """Compiles the prompt's forward and the loop of `method`; nothing runs.
+
+  Args:
+    prompt: prompts [B, P], their lengths [B] and a key per row. Shapes and dtypes alone will do
+      (`jax.ShapeDtypeStruct`), here and for `params`.
+
+  Returns:
+    Programs of (method, params, limits, *prompt) -> state, and of (method, params, limits, state)
+    -> Generation.
+  """
+
+  def init(method, params, limits, *prompt):
+    return method.sampler(lm, limits).init(params, *prompt)
+
+  def loop(method, params, limits, state):
+    sampler = method.sampler(lm, limits)
+    going = lambda s: ~jax.numpy.all(sampler.done(s))
+    return jax.lax.while_loop(going, functools.partial(sampler.step, params), state).out
+
+  args = (method, params, limits)
+  state = jax.eval_shape(init, *args, *prompt)
+  return compile_for(jax.jit(init), *args, *prompt), compile_for(jax.jit(loop), *args, state)

@@ -1,7 +1,7 @@
-"""A row of tokens and masks, filled in any order: what such samplers share.
+"""A row of tokens and masks that is filled in place: what samplers that do so share.
 
-A prompt may hold mask tokens, anywhere: they are filled like the ones behind it, and the network
-sees the whole row at once. A prompt may also be empty.
+The network sees the whole row at once. The row ends where it was asked to, not at its first EOS:
+its text does, and `base.Generation.text_end_B` says where that is.
 """
 
 from __future__ import annotations
@@ -16,39 +16,40 @@ from sbdjax.decode.base import Generation, Limits
 def start(
   prompt_BxP: jax.Array, prompt_len_B: jax.Array, limits: Limits, mask_id: int
 ) -> tuple[Generation, jax.Array]:
-  """The row of each prompt, and one past its end, int32 [B]. Rows without masks are done."""
+  """Each prompt with masks after it, as many as the row's limit; rows without masks are done.
+
+  A prompt may be empty, and hold masks anywhere: they are filled like those after it.
+
+  Returns:
+    The rows, and one past the end of each, int32 [B].
+  """
   capacity = prompt_BxP.shape[1] + limits.max_tokens
   out = base.start(prompt_BxP, prompt_len_B, capacity, mask_id)
   end_B = out.prompt_len_B + limits.of_rows(prompt_BxP.shape[0])
-  return measured(out.replace(text_end_B=out.length_B), end_B, limits, mask_id), end_B
+  return finish(out, limits, end_B, mask_id), end_B
 
 
 def masked(tokens_BxC: jax.Array, end_B: jax.Array, mask_id: int) -> jax.Array:
-  """bool [B, C]: masks before the end of a row."""
+  """bool [B, C]: the masks before the end of each row."""
   return (tokens_BxC == mask_id) & (jnp.arange(tokens_BxC.shape[1]) < end_B[:, None])
 
 
-def reveal(out: Generation, tokens_BxC: jax.Array, reveal_BxC: jax.Array) -> Generation:
-  """One more forward, which put `tokens` where `reveal` says."""
-  return out.replace(
-    tokens_BxC=jnp.where(reveal_BxC, tokens_BxC, out.tokens_BxC),
-    reveal_step_BxC=jnp.where(reveal_BxC, out.nfe_B[:, None], out.reveal_step_BxC),
-    nfe_B=out.nfe_B + 1,
-  )
+def measure_text(out: Generation, limits: Limits, end_B: jax.Array, mask_id: int) -> Generation:
+  """`out` with `length_B`, `eos_B` and `text_end_B` of what its rows hold now.
+
+  A row is final up to its first mask after the prompt; its text ends with the first EOS there.
+
+  Args:
+    end_B: int32, one past the end of each row.
+  """
+  index_1xC = jnp.arange(out.tokens_BxC.shape[1])[None]
+  open_BxC = masked(out.tokens_BxC, end_B, mask_id) & (index_1xC >= out.prompt_len_B[:, None])
+  length_B = jnp.min(jnp.where(open_BxC, index_1xC, end_B[:, None]), axis=1)
+  text_end_B, eos_B = base.first_eos(out, limits, index_1xC, out.tokens_BxC, length_B)
+  return out.replace(length_B=length_B, eos_B=eos_B, text_end_B=text_end_B)
 
 
-def measured(out: Generation, end_B: jax.Array, limits: Limits, mask_id: int) -> Generation:
-  """Fills in how far the text behind the prompt is final, its first EOS, and which rows are done."""
-  index_C = jnp.arange(out.tokens_BxC.shape[1])
-  behind_BxC = (index_C >= out.prompt_len_B[:, None]) & (index_C < end_B[:, None])
-  masked_BxC = masked(out.tokens_BxC, end_B, mask_id)
-  first = lambda is_BxC: jnp.min(jnp.where(is_BxC, index_C, end_B[:, None]), axis=1)
-  length_B = first(masked_BxC & behind_BxC)
-  eos_at_B = first(behind_BxC & limits.is_eos(out.tokens_BxC))
-  eos_B = eos_at_B < length_B
-  return out.replace(
-    length_B=length_B,
-    done_B=~jnp.any(masked_BxC, axis=1),
-    eos_B=eos_B,
-    text_end_B=jnp.where(eos_B, eos_at_B + 1, length_B),
-  )
+def finish(out: Generation, limits: Limits, end_B: jax.Array, mask_id: int) -> Generation:
+  """`measure_text`, and ends the rows that hold no mask any more, in the prompt or after it."""
+  open_B = jnp.any(masked(out.tokens_BxC, end_B, mask_id), axis=1)
+  return measure_text(out, limits, end_B, mask_id).replace(done_B=~open_B)

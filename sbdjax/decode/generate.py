@@ -1,4 +1,4 @@
-"""Drives a sampler over a list of prompts and hands back plain Python results.
+"""Decodes a list of prompts and hands back plain Python results.
 
 All prompts are padded to one width and run in batches of one size, so one compilation serves
 them all; compiling is timed apart from running.
@@ -6,16 +6,23 @@ them all; compiling is timed apart from running.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from sbdjax.decode import base
-from sbdjax.decode.base import Generation, Sampler
+from sbdjax.decode.base import Generation, Limits
+from sbdjax.decode.method import Method
 from sbdjax.errors import UsageError
+from sbdjax.lm import LM
+from sbdjax.sigma_lm import SigmaLM
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Result:
     prefill_nfe: forwards spent on the prompt.
     query_tokens: the widths of the `nfe` forwards summed, drafts included.
     reveal_step: for each generated token, the 0-based forward that revealed it
-      (samplers that draft count commits instead; -1: filled in behind the end).
+      (samplers that draft count commits instead; -1: filled in after the end).
     drafted: tokens that drafts proposed.
     accepted: how many of them became text.
     finish: "eos" or "length".
@@ -57,7 +64,7 @@ class Result:
 
   @property
   def tpf(self) -> float:
-    """Valid tokens a forward: the NFE speed-up over autoregressive decoding; 0 without any."""
+    """Valid tokens per forward: the NFE speed-up over autoregressive decoding; 0 without any."""
     return self.valid / self.nfe if self.nfe else 0.0
 
   @property
@@ -138,54 +145,160 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
   return results
 
 
+class Batch(NamedTuple):
+  """Prompts decoded together.
+
+  Attributes:
+    rows: how many of them were asked for; the others repeat the last one.
+    limits: of these rows.
+    prompt_BxP: int32, right-padded.
+    prompt_len_B: int32.
+    key_B: one typed key per row.
+  """
+
+  rows: int
+  limits: Limits
+  prompt_BxP: np.ndarray
+  prompt_len_B: np.ndarray
+  key_B: jax.Array
+
+  def arguments(self, method: Method, params: Any) -> tuple[Any, ...]:
+    """What a program that decodes it is given."""
+    return method, params, self.limits, self.prompt_BxP, self.prompt_len_B, self.key_B
+
+
+def batches(
+  prompts: Sequence[Sequence[int]],
+  key: jax.Array,
+  batch_size: int,
+  limits: Limits,
+  *,
+  max_tokens: Sequence[int] | None = None,
+  allow_empty: bool = False,
+) -> Iterator[Batch]:
+  """Cuts prompts into batches of one shape, in order.
+
+  Row i uses `fold_in(key, i)`, whatever the batch size. The last batch is filled up with its own
+  last prompt.
+
+  Args:
+    key: a typed key.
+    batch_size: rows; 0, or more than there are prompts: all at once.
+    max_tokens: a smaller limit of each prompt than that of `limits`.
+    allow_empty: prompts may be.
+
+  Raises:
+    UsageError: no prompts, an empty one, or not one number of `max_tokens` for each.
+  """
+  padded, lengths = pad_prompts(prompts, allow_empty=allow_empty)
+  count = len(prompts)
+  if max_tokens is not None and len(max_tokens) != count:
+    raise UsageError(f"{len(max_tokens)} numbers of max_tokens for {count} prompts: give one each")
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(count))
+  size = min(batch_size or count, count)
+  for first in range(0, count, size):
+    rows = np.minimum(np.arange(first, first + size), count - 1)
+    own = limits
+    if max_tokens is not None:
+      own = limits.replace(max_tokens_B=np.asarray(max_tokens, np.int32)[rows])
+    yield Batch(min(size, count - first), own, padded[rows], lengths[rows], keys[rows])
+
+
+class Programs:
+  """Compiled programs by the structure, shapes and dtypes of their arguments, as `jax.jit` has it.
+
+  At most `keep` of them: the one that was not used for longest is dropped, so that a long session
+  with many methods does not fill the memory.
+  """
+
+  def __init__(self, keep: int = 16):
+    self._keep = keep
+    self._programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+
+  def find(self, args: Any, compile_for: Callable[[], T]) -> T:
+    """The program for `args`, made by `compile_for` where there is none.
+
+    For a dropped program to go away, `compile_for` must make a function of its own: `jax.jit`
+    keeps what it compiled as long as its function lives.
+    """
+    leaves, structure = jax.tree.flatten(args)
+    signature = (structure, *map(jax.typeof, leaves))
+    if signature not in self._programs:
+      self._programs[signature] = compile_for()
+    self._programs.move_to_end(signature)
+    while len(self._programs) > self._keep:
+      self._programs.popitem(last=False)
+    return self._programs[signature]
+
+  def __len__(self) -> int:
+    return len(self._programs)
+
+
 class Decoder:
-  """A sampler compiled once and run over many prompts.
+  """Decodes prompts with one model, by any method.
+
+  The method is an argument of the compiled program: other numbers in it (gamma, a temperature)
+  compile nothing, another rule or block size compiles once. The last `Programs.keep` programs stay.
 
   Attributes:
     compile_seconds: time spent compiling so far.
   """
 
-  def __init__(self, build: Callable[..., Sampler], allow_empty: bool = False):
-    """`build(settings) -> Sampler` is called inside jit: numbers in `settings` (gamma, ...) are
-    traced, so changing them compiles nothing. `allow_empty`: prompts may be."""
-    self._build, self._allow_empty = build, allow_empty
-    self._run = jax.jit(
-      lambda settings, params, prompts, lengths, keys: (
-        base.decode(build(settings), params, prompts, lengths, keys).out
-      )
-    )
-    self._compiled = {}
+  def __init__(self, lm: LM | SigmaLM, limits: Limits, keep: int = 16):
+    """For `lm`; `limits` hold for every row, and the last `keep` programs are kept."""
+    self._lm, self._limits = lm, limits
+    self._programs = Programs(keep)
     self.compile_seconds = 0.0
 
   def generate(
     self,
-    params,
+    method: Method,
+    params: Any,
     prompts: Sequence[Sequence[int]],
     key: jax.Array,
-    settings=None,
     batch_size: int = 0,
+    max_tokens: Sequence[int] | None = None,
   ) -> Iterator[Result]:
     """Decodes `prompts`, `batch_size` at a time (0: all at once), in order.
 
-    Row i uses `fold_in(key, i)`, whatever the batch size. The last batch is filled up with its
-    own last prompt, whose extra results are dropped.
+    Row i uses `fold_in(key, i)`, whatever the batch size.
+
+    Args:
+      method: how, like `SBD(block_size=8)`.
+      params: of the model.
+      prompts: token ids; they may be empty where `method.any_order`.
+      key: a typed key.
+      batch_size: prompts decoded together.
+      max_tokens: a smaller limit of each prompt than that of the decoder.
+
+    Raises:
+      UsageError: the model cannot be decoded this way, or prompts are missing.
     """
-    padded, lengths = pad_prompts(prompts, allow_empty=self._allow_empty)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(len(prompts)))
-    size = min(batch_size or len(prompts), len(prompts))
-    for first in range(0, len(prompts), size):
-      rows = np.minimum(np.arange(first, first + size), len(prompts) - 1)
-      args = (settings, params, padded[rows], lengths[rows], keys[rows])
-      run = self._executable(args)
+    check_model(self._lm, method)
+    given = dict(max_tokens=max_tokens, allow_empty=method.any_order)
+    for batch in batches(prompts, key, batch_size, self._limits, **given):
+      args = batch.arguments(method, params)
+      run = self._programs.find(args, lambda args=args: self._compile(args))
       start = time.perf_counter()
       out = jax.block_until_ready(run(*args))
       seconds = time.perf_counter() - start
-      yield from results_of(out, min(size, len(prompts) - first), seconds)
+      yield from results_of(out, batch.rows, seconds)
 
-  def _executable(self, args):
-    signature = str(jax.tree.map(jax.typeof, args))
-    if signature not in self._compiled:
-      start = time.perf_counter()
-      self._compiled[signature] = self._run.lower(*args).compile()
-      self.compile_seconds += time.perf_counter() - start
-    return self._compiled[signature]
+  def _compile(self, args: tuple) -> Callable[..., Generation]:
+    def run(method, params, limits, *prompt):
+      return base.decode(method.sampler(self._lm, limits), params, *prompt).out
+
+    start = time.perf_counter()
+    compiled = jax.jit(run).lower(*args).compile()
+    self.compile_seconds += time.perf_counter() - start
+    return compiled
+
+
+def check_model(lm: LM | SigmaLM, method: Method) -> None:
+  """Raises UsageError where `method` is not for this kind of model."""
+  if not isinstance(lm, method.models):
+    known = " or ".join(model.__name__ for model in method.models)
+    raise UsageError(
+      f"{type(method).__name__} is not for this kind of model: it decodes {known}, this one is "
+      f"{type(lm).__name__}"
+    )

@@ -15,19 +15,19 @@ Diffusions, section 5.1, and the clock agrees with it. Rows of a batch need not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule
-from sbdjax.decode import base, fill
+from sbdjax import pytree
+from sbdjax.corruption import MASK_SCHEDULES
+from sbdjax.decode import base, canvas, rules, scores
 from sbdjax.decode.base import Generation, Limits, Sampler
-from sbdjax.decode.sampling import Choose
-from sbdjax.decode.select import Rule
+from sbdjax.decode.method import Canvas, Defaults, Method, Part, need_mask_token
+from sbdjax.decode.tokens import Greedy, TokenSampler
 from sbdjax.errors import UsageError
-from sbdjax.lm import LM, suppress
+from sbdjax.lm import LM
 from sbdjax.masks import Full
 from sbdjax.nn.embedding import as_padding
 from sbdjax.sigma_lm import SigmaLM
@@ -35,93 +35,225 @@ from sbdjax.sigma_lm import SigmaLM
 # (params, tokens int32 [B, C], end int32 [B]) -> logits float32 [B, C, V]; a row ends at `end`.
 Predict = Callable[..., jax.Array]
 
-
-class Unmask(NamedTuple):
-  """Which masks a forward turns into tokens.
-
-  Attributes:
-    plan: (key, masked bool [C]) -> int32 [C], drawn once: positions with smaller numbers are to be
-      revealed earlier, those with equal numbers together.
-    select: (logits [B, C, V], plan [B, C], masked [B, C]) -> reveal [B, C], at least one a row that
-      has masks.
-  """
-
-  plan: Callable[[jax.Array, jax.Array], jax.Array]
-  select: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+# What `MDM.attention` may be: "auto" leaves it to the checkpoint.
+ATTENTION = ("auto", "full", "block_causal")
 
 
-@flax.struct.dataclass
-class MDMState:
-  """State of the sampler.
+class Unmask(Part):
+  """Base of what says which masks a forward turns into tokens."""
 
-  Attributes:
-    out: the row; `nfe` counts forwards, each of which revealed something.
-    end_B: int32, one past the row.
-    plan_BxC: int32, when positions are to be revealed; see `Unmask`.
-    key_B: one key a row.
-  """
+  kind: ClassVar[str] = "unmask"
 
-  out: Generation
-  end_B: jax.Array
-  plan_BxC: jax.Array
-  key_B: jax.Array
+  def plan(self, key: jax.Array, masked_C: jax.Array) -> jax.Array:
+    """When each position of a row is to be revealed, drawn once, before the first forward.
+
+    Args:
+      key: of the row.
+      masked_C: bool, the positions to be revealed.
+
+    Returns:
+      int32 [C]: smaller numbers are revealed earlier, equal ones together.
+    """
+    raise NotImplementedError
+
+  def select(
+    self, logits_BxCxV: jax.Array, plan_BxC: jax.Array, masked_BxC: jax.Array
+  ) -> jax.Array:
+    """The masks to reveal now, bool [B, C], at least one in each row that has any.
+
+    By default those that the plan has next.
+    """
+    del logits_BxCxV
+    last = jnp.iinfo(jnp.int32).max
+    due_Bx1 = jnp.min(jnp.where(masked_BxC, plan_BxC, last), axis=1, keepdims=True)
+    return masked_BxC & (plan_BxC == due_Bx1)
 
 
-def _shares(key: jax.Array, count: int) -> jax.Array:
-  """A number in [0, 1) for each position, the same however many there are."""
+def _position_uniforms(key: jax.Array, count: int) -> jax.Array:
+  """A uniform number in [0, 1) for each position, the same however many there are."""
   return jax.vmap(lambda at: jax.random.uniform(jax.random.fold_in(key, at)))(jnp.arange(count))
 
 
-def _earliest(logits_BxCxV, plan_BxC, masked_BxC):
-  del logits_BxCxV
-  last = jnp.iinfo(jnp.int32).max
-  due_B = jnp.min(jnp.where(masked_BxC, plan_BxC, last), axis=1, keepdims=True)
-  return masked_BxC & (plan_BxC == due_B)
-
-
-def ancestral(num_steps, schedule: MaskSchedule = MASK_SCHEDULES["linear"]) -> Unmask:
-  """The reverse process on a grid of `num_steps` equal steps of time, from 1 to 0; may be traced.
+@pytree.dataclass
+class Ancestral(Unmask):
+  """The reverse process on a grid of `steps` equal steps of time, from 1 to 0.
 
   Networks are not told the time, so the cosine schedule on this grid is also the linear one on the
   cosine grid of MD4.
 
   Positions revealed in one step are drawn independently of each other. The last step reveals all
   that is left, so no mask remains to be filled in some other way.
+
+  Attributes:
+    steps: at least 1; those that reveal nothing are not run.
+    noise: schedule of the share of masks, a key of `corruption.MASK_SCHEDULES`.
   """
-  if isinstance(num_steps, int) and num_steps < 1:
-    raise UsageError(f"steps={num_steps}: sampling takes at least one step")
 
-  def plan(key, masked_C):
+  steps: int = 64
+  noise: str = pytree.static(default="linear")
+
+  def __post_init__(self) -> None:
+    pytree.check(self.steps >= 1, f"steps={self.steps}: sampling takes at least one step")
+    if self.noise not in MASK_SCHEDULES:
+      raise UsageError(f"noise={self.noise!r}: choose one of {', '.join(MASK_SCHEDULES)}")
+
+  def plan(self, key: jax.Array, masked_C: jax.Array) -> jax.Array:
     # A position is revealed where the share of masks falls below its own number.
-    time_C = schedule.time(1.0 - _shares(key, masked_C.shape[0]))
-    return jnp.minimum(jnp.floor((1.0 - time_C) * num_steps), num_steps - 1).astype(jnp.int32)
+    uniform_C = _position_uniforms(key, masked_C.shape[0])
+    time_C = MASK_SCHEDULES[self.noise].time(1.0 - uniform_C)
+    return jnp.minimum(jnp.floor((1.0 - time_C) * self.steps), self.steps - 1).astype(jnp.int32)
 
-  return Unmask(plan, _earliest)
 
-
-def first_hitting(tokens_per_step=1) -> Unmask:
-  """The limit of infinitely many steps: `tokens_per_step` = 1 token a forward, in random order.
+@pytree.dataclass
+class FirstHitting(Unmask):
+  """The limit of infinitely many steps: one token per forward, in random order.
 
   Masks change one at a time and, as no two are alike in law, in uniformly random order; the times
   at which they do matter only to networks that are told the time (Zheng et al. 2024, section 3).
-  With more tokens a step, the next so many of that order are drawn from one forward: a static
-  number of tokens a step, in random order. May be traced.
+  With more tokens per step, the next so many of that order are drawn from one forward: a static
+  number of tokens per step, in random order.
+
+  Attributes:
+    tokens_per_step: at least 1.
   """
-  if isinstance(tokens_per_step, int) and tokens_per_step < 1:
-    raise UsageError(f"tokens_per_step={tokens_per_step} must be at least 1")
 
-  def plan(key, masked_C):
-    time_C = jnp.where(masked_C, _shares(key, masked_C.shape[0]), 2.0)
+  tokens_per_step: int = 1
+
+  def __post_init__(self) -> None:
+    n = self.tokens_per_step
+    pytree.check(n >= 1, f"tokens_per_step={n} must be at least 1")
+
+  def plan(self, key: jax.Array, masked_C: jax.Array) -> jax.Array:
+    time_C = jnp.where(masked_C, _position_uniforms(key, masked_C.shape[0]), 2.0)
     rank_C = jnp.argsort(jnp.argsort(time_C)).astype(jnp.int32)
-    return rank_C // tokens_per_step
-
-  return Unmask(plan, _earliest)
+    return rank_C // self.tokens_per_step
 
 
-def by_rule(rule: Rule) -> Unmask:
-  """As a reveal rule says; `select.top_k(n, score)` is the static schedule by confidence."""
-  plan = lambda key, masked_C: jnp.zeros(masked_C.shape, jnp.int32)
-  return Unmask(plan, lambda logits, plan_BxC, masked_BxC: rule(logits, masked_BxC))
+@pytree.dataclass
+class ByConfidence(Unmask):
+  """The surest predictions first, a static number per forward: the rule `TopK` over the whole row.
+
+  Attributes:
+    tokens_per_step: at least 1.
+    score: what positions are sorted by, a key of `scores.SCORES`.
+  """
+
+  tokens_per_step: int = 1
+  score: str = pytree.static(default="confidence")
+
+  def __post_init__(self) -> None:
+    if self.score in scores.ORDERS and self.score not in scores.SCORES:
+      raise UsageError(
+        f"score={self.score} is an order, not a score of the prediction: for a random order set "
+        "unmask=first_hitting"
+      )
+    rules.TopK(self.tokens_per_step, self.score)  # checks both
+
+  def plan(self, key: jax.Array, masked_C: jax.Array) -> jax.Array:
+    del key
+    return jnp.zeros(masked_C.shape, jnp.int32)
+
+  def select(
+    self, logits_BxCxV: jax.Array, plan_BxC: jax.Array, masked_BxC: jax.Array
+  ) -> jax.Array:
+    del plan_BxC
+    return rules.TopK(self.tokens_per_step, self.score)(logits_BxCxV, masked_BxC)
+
+
+@pytree.dataclass
+class MDMState(pytree.Struct):
+  """State of the sampler.
+
+  Attributes:
+    out: the row; `nfe` counts forwards, each of which revealed something.
+    end_B: int32, one past the row.
+    plan_BxC: int32, when positions are to be revealed; see `Unmask.plan`.
+    key_B: one key per row.
+    max_tokens: the most tokens after a prompt.
+  """
+
+  out: Generation
+  end_B: jax.Array
+  plan_BxC: jax.Array
+  key_B: jax.Array
+  max_tokens: int = pytree.static()
+
+
+@pytree.dataclass
+class MDM(Method):
+  """Masked diffusion: every forward predicts all masks of the row, and some become tokens.
+
+  Every position sees every other. A self-speculative model is decoded by its trunk alone. The
+  token of a position is drawn with the row's key folded with the position, in the forward that
+  reveals it.
+
+  Attributes:
+    unmask: which masks a forward reveals.
+    attention: what an LM was trained with, "full" or "block_causal"; "auto": the checkpoint says.
+    token: token choice.
+
+  Raises:
+    UsageError: an unknown `attention`.
+  """
+
+  models: ClassVar[tuple[type, ...]] = (LM, SigmaLM)
+  any_order: ClassVar[bool] = True
+
+  unmask: Unmask = Ancestral()
+  attention: str = pytree.static(default="auto")
+  token: TokenSampler = Greedy()
+
+  def __post_init__(self) -> None:
+    if self.attention not in ATTENTION:
+      raise UsageError(f"attention={self.attention!r}: choose one of {', '.join(ATTENTION)}")
+
+  def for_model(self, defaults: Defaults) -> MDM:
+    if self.attention != "auto" or defaults.attention not in ATTENTION:
+      return self
+    return self.replace(attention=defaults.attention)
+
+  def canvas(self, state: MDMState) -> Canvas:
+    return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
+
+  def sampler(self, lm: LM | SigmaLM, limits: Limits) -> Sampler:
+    predict, mask_id = predictor(lm), lm.config.mask_id
+    if not isinstance(lm, SigmaLM) and self.attention != "full":
+      raise UsageError(
+        "decoder.name=mdm lets every token see every other, which this checkpoint was not trained "
+        "for; if it was, say so: decoder.attention=full"
+      )
+
+    def init(params, prompt_BxP, prompt_len_B, key):
+      del params
+      out, end_B = canvas.start(prompt_BxP, prompt_len_B, limits, mask_id)
+      key_B = base.row_keys(key, prompt_BxP.shape[0])
+      plan_key_B, token_key_B = jnp.moveaxis(jax.vmap(jax.random.split)(key_B), 1, 0)
+      masked_BxC = canvas.masked(out.tokens_BxC, end_B, mask_id)
+      plan_BxC = jax.vmap(self.unmask.plan)(plan_key_B, masked_BxC)
+      return MDMState(out, end_B, plan_BxC, token_key_B, limits.max_tokens)
+
+    def step(params, state: MDMState) -> MDMState:
+      out, end_B = state.out, state.end_B
+      masked_BxC = canvas.masked(out.tokens_BxC, end_B, mask_id)
+      logits = predict(params, out.tokens_BxC, end_B)
+      reveal_BxC = self.unmask.select(logits, state.plan_BxC, masked_BxC)
+      index_BxC = jnp.broadcast_to(jnp.arange(masked_BxC.shape[1]), masked_BxC.shape)
+      keys_BxC = base.position_keys(state.key_B, index_BxC)
+      tokens_BxC = jax.vmap(jax.vmap(self.token))(keys_BxC, logits)
+      new = base.reveal(out, index_BxC, tokens_BxC, reveal_BxC, width=end_B)
+      new = canvas.finish(new, limits, end_B, mask_id)
+      return state.replace(out=base.keep_done(out.done_B, out, new))
+
+    return Sampler(init, step, lambda state: state.out.done_B)
+
+
+def predictor(model: LM | SigmaLM) -> Predict:
+  """What masked diffusion decodes with: an LM, or the trunk of a self-speculative model.
+
+  Raises:
+    UsageError: an LM without a mask token.
+  """
+  return of_sigma(model) if isinstance(model, SigmaLM) else of_lm(model)
 
 
 def of_lm(lm: LM) -> Predict:
@@ -130,8 +262,7 @@ def of_lm(lm: LM) -> Predict:
   Raises:
     UsageError: it has no mask token.
   """
-  if lm.config.mask_id is None:
-    raise UsageError("this checkpoint has no mask token: it cannot be decoded by masked diffusion")
+  need_mask_token(lm, "it cannot be decoded by masked diffusion")
 
   def predict(params, tokens_BxC, end_B):
     tokens_BxC = as_padding(tokens_BxC, end_B, lm.config.pad_id)
@@ -149,36 +280,3 @@ def of_sigma(model: SigmaLM) -> Predict:
     return model.logits(params, model.trunk(params, tokens_BxC, length_B=end_B))
 
   return predict
-
-
-def make_sampler(
-  predict: Predict, mask_id: int, limits: Limits, choose: Choose, unmask: Unmask
-) -> Sampler:
-  """A sampler that reveals what `unmask` says, a forward a step.
-
-  The token of a position is chosen with the row's key folded with the position, in the forward
-  that reveals it.
-  """
-
-  def init(params, prompt_BxP, prompt_len_B, key):
-    del params
-    out, end_B = fill.start(prompt_BxP, prompt_len_B, limits, mask_id)
-    key_B = base.row_keys(key, prompt_BxP.shape[0])
-    plan_keys, token_keys = jnp.moveaxis(jax.vmap(jax.random.split)(key_B), 1, 0)
-    masked_BxC = fill.masked(out.tokens_BxC, end_B, mask_id)
-    return MDMState(out, end_B, jax.vmap(unmask.plan)(plan_keys, masked_BxC), token_keys)
-
-  def step(params, state: MDMState):
-    out = state.out
-    masked_BxC = fill.masked(out.tokens_BxC, state.end_B, mask_id)
-    logits = suppress(predict(params, out.tokens_BxC, state.end_B), mask_id)
-    reveal_BxC = unmask.select(logits, state.plan_BxC, masked_BxC)
-    at_positions = jax.vmap(jax.random.fold_in, (None, 0))
-    keys_BxC = jax.vmap(at_positions, (0, None))(state.key_B, jnp.arange(masked_BxC.shape[1]))
-    tokens_BxC = jax.vmap(jax.vmap(choose))(keys_BxC, logits)
-    new = fill.reveal(out, tokens_BxC, reveal_BxC)
-    new = new.replace(query_tokens_B=out.query_tokens_B + state.end_B)
-    new = fill.measured(new, state.end_B, limits, mask_id)
-    return state.replace(out=base.keep_done(out.done_B, out, new))
-
-  return Sampler(init, step, lambda state: state.out.done_B)

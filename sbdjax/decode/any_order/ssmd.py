@@ -7,35 +7,38 @@ comes first. One outer loop, which is one step here:
    independently of each other.
 2. The causal blocks run on the hidden states of that trunk pass and the drafts, which gives each
    draft's distribution knowing the ones before it. Drafts are accepted or resampled in order
-   (`decode.verify`); at the first rejection the drafts behind it are kept, and the causal blocks
+   (`decode.verify`); at the first rejection the drafts after it are kept, and the causal blocks
    alone run again. So until N tokens were resampled or the window is used up.
 
 Drafts that nobody looked at are forgotten, and drawn again with the same noise by a later pass:
 nothing depended on them. N = 1 and the full window is Algorithm 2. `sbdjax.likelihood.ssmd` has the
 exact distribution of the output, and of the counts.
+
+In the paper's symbols: i is `revealed`, D `end`, W(i) `size`, N `n_inner`; p the distribution of
+drafts (`log_draft`), q that of targets (`log_target`). Columns of the window are counted from 0:
+column w stands for column i + w of sigma.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from sbdjax.decode import base, fill, sampling, verify, windows
+from sbdjax import pytree
+from sbdjax.decode import base, canvas, verify
+from sbdjax.decode.any_order import windows
+from sbdjax.decode.any_order.windows import Cosine, Window
 from sbdjax.decode.base import Generation, Limits, Sampler
-from sbdjax.decode.windows import Window
-from sbdjax.errors import UsageError
-from sbdjax.lm import suppress
+from sbdjax.decode.method import Canvas, Method
+from sbdjax.decode.tokens import Greedy, TokenSampler
 from sbdjax.sigma_lm import SigmaLM
 
-# logits [..., V] -> log-probabilities of the same shape, -inf for tokens that are never drawn.
-LogProbs = Callable[[jax.Array], jax.Array]
 
-
-@flax.struct.dataclass
-class SSMDState:
+@pytree.dataclass
+class SSMDState(pytree.Struct):
   """State of the sampler.
 
   Attributes:
@@ -45,7 +48,8 @@ class SSMDState:
     sigma_BxC: int32, the generation order; see `sbdjax.sigma_lm.SigmaLM`.
     revealed_B: int32, i, how many tokens of the row are known.
     end_B: int32, D, how many it has; also one past its last position.
-    key_B: one key a row.
+    key_B: one key per row.
+    max_tokens: the most tokens after a prompt.
   """
 
   out: Generation
@@ -53,40 +57,149 @@ class SSMDState:
   revealed_B: jax.Array
   end_B: jax.Array
   key_B: jax.Array
+  max_tokens: int = pytree.static()
 
 
-@flax.struct.dataclass
-class _Inner:
-  """Carry of the draft / verify loops of one outer loop.
+class Columns(NamedTuple):
+  """The columns of the window of an outer loop.
+
+  Attributes:
+    size_B: int32, W(i), how many there are; 0 for finished rows.
+    column_BxW: int32, i + w; the last column where there is no such one.
+    place_BxW: int32, sigma(i + w), the position that column generates.
+    keys_BxW: the key of that position.
+  """
+
+  size_B: jax.Array
+  column_BxW: jax.Array
+  place_BxW: jax.Array
+  keys_BxW: jax.Array
+
+  @property
+  def inside_BxW(self) -> jax.Array:
+    """bool, the column belongs to the window."""
+    return jnp.arange(self.place_BxW.shape[1]) < self.size_B[:, None]
+
+
+class Drafted(NamedTuple):
+  """The drafts of a window.
+
+  Attributes:
+    token_BxW: int32.
+    log_prob_BxW: float32, log p of each.
+  """
+
+  token_BxW: jax.Array
+  log_prob_BxW: jax.Array
+
+
+@pytree.dataclass
+class InnerLoops(pytree.Struct):
+  """The draft / verify loops of one outer loop so far.
 
   Attributes:
     tokens_BxC: int32, revealed tokens and drafts.
-    at_B: int32, columns of the window that are decided.
-    accepted_B, rejected_B, passes_B: int32, drafts and passes of this outer loop so far.
+    decided_B: int32, columns of the window that are decided.
+    accepted_B, rejected_B: int32, drafts.
+    passes_B: int32, passes of the causal blocks.
     open_B: bool, the row goes on.
   """
 
   tokens_BxC: jax.Array
-  at_B: jax.Array
+  decided_B: jax.Array
   accepted_B: jax.Array
   rejected_B: jax.Array
   passes_B: jax.Array
   open_B: jax.Array
 
 
-def log_probs(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> LogProbs:
-  """Log-probabilities of `sampling.make_choice` with these settings; temperature 0: the argmax.
+@pytree.dataclass
+class SSMD(Method):
+  """Self-speculative masked diffusion, Algorithm 3; Algorithm 2 with `FullWindow()`, n_inner = 1.
 
-  Applied to drafts and targets alike. Greedily a draft is then accepted if it is the target's
-  argmax, and replaced by it if not.
+  Greedily a draft is accepted if it is the target's most probable token, and replaced by it if not.
+
+  Attributes:
+    window: how many tokens an outer loop may reveal; the D of a row counts the given tokens too.
+    n_inner: N, draft / verify loops per trunk pass; 0: until the window is used up.
+    first_equal: take the draft distribution for the target of the first hidden token, so that
+      every outer loop accepts at least that draft. The paper does this for the first token of a
+      sequence only, which the model does by itself; see `SigmaLM.target`.
+    token: token choice, of drafts and targets alike.
+
+  Raises:
+    UsageError: `n_inner` below 0.
   """
-  sampling.make_choice(temperature, top_k, top_p)
-  if temperature == 0:
-    best = lambda logits: jnp.argmax(logits, axis=-1, keepdims=True)
-    at_best = lambda logits: jnp.arange(logits.shape[-1]) == best(logits)
-    return lambda logits: jnp.where(at_best(logits), 0.0, -jnp.inf)
-  warp = sampling.warped(temperature, top_k, top_p)
-  return lambda logits: jax.nn.log_softmax(warp(logits), axis=-1)
+
+  models: ClassVar[tuple[type, ...]] = (SigmaLM,)
+  any_order: ClassVar[bool] = True
+
+  window: Window = Cosine()
+  n_inner: int = 1
+  first_equal: bool = pytree.static(default=False)
+  token: TokenSampler = Greedy()
+
+  def __post_init__(self) -> None:
+    pytree.check(self.n_inner >= 0, f"n_inner={self.n_inner} must not be negative (0: no limit)")
+
+  def canvas(self, state: SSMDState) -> Canvas:
+    return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
+
+  def sampler(self, lm: SigmaLM, limits: Limits) -> Sampler:
+    mask_id = lm.config.mask_id
+    most_rejected = jnp.where(self.n_inner > 0, self.n_inner, jnp.iinfo(jnp.int32).max)
+
+    def log_probs(params, hidden_BxCxD, index_BxW):
+      """log p or log q at the given places, or columns: float32 [B, W, V]."""
+      return self.token.log_probs(lm.logits(params, at(hidden_BxCxD, index_BxW)))
+
+    def init(params, prompt_BxP, prompt_len_B, key):
+      del params
+      out, end_B = canvas.start(prompt_BxP, prompt_len_B, limits, mask_id)
+      key_B = base.row_keys(key, prompt_BxP.shape[0])
+      order_key_B, token_key_B = jnp.moveaxis(jax.vmap(jax.random.split)(key_B), 1, 0)
+      hidden_BxC = canvas.masked(out.tokens_BxC, end_B, mask_id)
+      given_BxC = ~hidden_BxC & (jnp.arange(hidden_BxC.shape[1]) < end_B[:, None])
+      blocks = (lm.config.num_layers, lm.head.num_layers)
+      return SSMDState(
+        out=out.replace(causal_passes_B=jnp.zeros_like(end_B), blocks=blocks),
+        sigma_BxC=jax.vmap(generation_order)(order_key_B, given_BxC, hidden_BxC),
+        revealed_B=jnp.sum(given_BxC, axis=1, dtype=jnp.int32),
+        end_B=end_B,
+        key_B=token_key_B,
+        max_tokens=limits.max_tokens,
+      )
+
+    def step(params, state: SSMDState) -> SSMDState:
+      out, sigma_BxC = state.out, state.sigma_BxC
+      columns = open_window(state, windows.table(self.window, sigma_BxC.shape[1]))
+      hidden = lm.trunk(params, out.tokens_BxC, length_B=state.end_B)
+      drafted = draw_drafts(columns, log_probs(params, hidden, columns.place_BxW))
+      equal_at_B = state.revealed_B if self.first_equal else None
+
+      def verify_once(inner: InnerLoops) -> InnerLoops:
+        target = lm.target(params, inner.tokens_BxC, hidden, sigma_BxC, equal_at_B=equal_at_B)
+        log_target = log_probs(params, target, columns.column_BxW)
+        stop_B = first_rejection(columns, drafted, log_target, inner.decided_B)
+        # Whole rows of the vocabulary again, where something was rejected.
+        stop_Bx1 = jnp.minimum(stop_B, columns.place_BxW.shape[1] - 1)[:, None]
+        place_Bx1, keys_Bx1 = at(columns.place_BxW, stop_Bx1), at(columns.keys_BxW, stop_Bx1)
+        token_B = jax.vmap(verify.resample)(
+          keys_Bx1[:, 0],
+          log_probs(params, hidden, place_Bx1)[:, 0],
+          log_probs(params, target, at(columns.column_BxW, stop_Bx1))[:, 0],
+        )
+        return decide(inner, columns, stop_B, place_Bx1, token_B, most_rejected)
+
+      inner = jax.lax.while_loop(
+        lambda inner: jnp.any(inner.open_B), verify_once, start_inner(out, columns, drafted)
+      )
+      new = canvas.finish(reveal(out, inner, columns, state.end_B), limits, state.end_B, mask_id)
+      return state.replace(
+        out=base.keep_done(out.done_B, out, new), revealed_B=state.revealed_B + inner.decided_B
+      )
+
+    return Sampler(init, step, lambda state: state.out.done_B)
 
 
 def generation_order(key: jax.Array, given_C: jax.Array, hidden_C: jax.Array) -> jax.Array:
@@ -102,152 +215,108 @@ def generation_order(key: jax.Array, given_C: jax.Array, hidden_C: jax.Array) ->
   return jnp.argsort(rank_C).astype(jnp.int32)
 
 
-def full_forwards(out: Generation) -> jax.Array:
-  """The paper's NFE, float32 [B]: passes in units of all blocks, (n_nc * n + n_c * m) / (n_nc + n_c).
-
-  For n trunk passes (outer loops) and m passes of the causal blocks.
-  """
-  trunk, causal = out.blocks
-  return (trunk * out.nfe_B + causal * out.causal_passes_B) / (trunk + causal)
-
-
-def _at(x_BxC: jax.Array, index_BxW: jax.Array) -> jax.Array:
-  """Rows of [B, C, ...] at the given indices."""
+def at(x_BxC: jax.Array, index_BxW: jax.Array) -> jax.Array:
+  """Rows of [B, C, ...] at the given indices: [B, W, ...]."""
   index = index_BxW.reshape(*index_BxW.shape, *(1,) * (x_BxC.ndim - 2))
   return jnp.take_along_axis(x_BxC, index, axis=1, mode="clip")
 
 
-def make_sampler(
-  model: SigmaLM,
-  limits: Limits,
-  window: Window,
-  n_inner: float = 1,
-  to_log_probs: LogProbs | None = None,
-  *,
-  first_equal: bool = False,
-) -> Sampler:
-  """Algorithm 3; with `windows.full()` and `n_inner` = 1 Algorithm 2.
+def open_window(state: SSMDState, table: np.ndarray) -> Columns:
+  """The window of the next outer loop; `table` is that of `windows.table`."""
+  capacity = state.sigma_BxC.shape[1]
+  first_B = state.revealed_B
+  size_B = jnp.asarray(table)[state.end_B, jnp.minimum(first_B, capacity - 1)]
+  index_W = jnp.arange(int(table.max()))
+  column_BxW = jnp.minimum(first_B[:, None] + index_W, capacity - 1)
+  place_BxW = at(state.sigma_BxC, column_BxW)
+  return Columns(
+    size_B=jnp.where(state.out.done_B, 0, size_B),
+    column_BxW=column_BxW,
+    place_BxW=place_BxW,
+    keys_BxW=base.position_keys(state.key_B, place_BxW),
+  )
+
+
+def draw_drafts(columns: Columns, log_draft_BxWxV: jax.Array) -> Drafted:
+  """Drafts every column of the window, independently of the others."""
+
+  def draw(key, log_p_V):
+    return jax.random.categorical(verify.draft_key(key), log_p_V, mode="high").astype(jnp.int32)
+
+  token_BxW = jax.vmap(jax.vmap(draw))(columns.keys_BxW, log_draft_BxWxV)
+  return Drafted(token_BxW, _of_tokens(log_draft_BxWxV, token_BxW))
+
+
+def _of_tokens(log_probs_BxWxV: jax.Array, token_BxW: jax.Array) -> jax.Array:
+  return jnp.take_along_axis(log_probs_BxWxV, token_BxW[..., None], axis=2)[..., 0]
+
+
+def start_inner(out: Generation, columns: Columns, drafted: Drafted) -> InnerLoops:
+  """The drafts in their places, nothing decided yet."""
+  zero_B = jnp.zeros_like(columns.size_B)
+  return InnerLoops(
+    tokens_BxC=base.put(
+      out.tokens_BxC, columns.place_BxW, drafted.token_BxW, where_BxT=columns.inside_BxW
+    ),
+    decided_B=zero_B,
+    accepted_B=zero_B,
+    rejected_B=zero_B,
+    passes_B=zero_B,
+    open_B=~out.done_B,
+  )
+
+
+def first_rejection(
+  columns: Columns, drafted: Drafted, log_target_BxWxV: jax.Array, decided_B: jax.Array
+) -> jax.Array:
+  """int32 [B]: the first column whose draft is rejected; W(i) where none is.
+
+  The draft's token is still there in every column that is not decided.
+  """
+  accept_BxW = jax.vmap(jax.vmap(verify.accepts))(
+    columns.keys_BxW, drafted.log_prob_BxW, _of_tokens(log_target_BxWxV, drafted.token_BxW)
+  )
+  before_BxW = jnp.arange(accept_BxW.shape[1]) < decided_B[:, None]
+  return verify.prefix_length((accept_BxW | before_BxW) & columns.inside_BxW)
+
+
+def decide(
+  inner: InnerLoops,
+  columns: Columns,
+  stop_B: jax.Array,
+  place_Bx1: jax.Array,
+  token_B: jax.Array,
+  most_rejected: jax.Array,
+) -> InnerLoops:
+  """One draft / verify loop more: drafts before column `stop` are accepted, the one there is not.
 
   Args:
-    model: its `config.mask_id`, `trunk`, `target` and `logits` are used.
-    window: how many tokens an outer loop may reveal; see `decode.windows`. D of a row counts the
-      given tokens too.
-    n_inner: N, draft / verify loops a trunk pass; `math.inf`: until the window is used up. May be
-      traced.
-    to_log_probs: see `log_probs`; None: softmax of the logits.
-    first_equal: take the draft distribution for the target of the first hidden token, so that
-      every outer loop accepts at least that draft. The paper does this for the first token of a
-      sequence only, which the model does by itself; see `SigmaLM.target`.
-
-  Raises:
-    UsageError: `n_inner` below 1.
+    stop_B: int32; W(i) where nothing is rejected.
+    place_Bx1: int32, the position of that column.
+    token_B: int32, what takes the rejected draft's place.
+    most_rejected: int32, N.
   """
-  if isinstance(n_inner, (int, float)) and not n_inner >= 1:
-    raise UsageError(f"n_inner={n_inner}: a trunk pass has at least one draft / verify loop")
-  mask_id = model.config.mask_id
-  normalise = log_probs() if to_log_probs is None else to_log_probs
+  rejects_B = inner.open_B & (stop_B < columns.size_B)
+  decided_B = jnp.where(inner.open_B, stop_B + rejects_B, inner.decided_B)
+  rejected_B = inner.rejected_B + rejects_B
+  accepted_B = jnp.where(inner.open_B, stop_B - inner.decided_B, 0)
+  return InnerLoops(
+    tokens_BxC=base.put(inner.tokens_BxC, place_Bx1, token_B[:, None], rejects_B[:, None]),
+    decided_B=decided_B,
+    accepted_B=inner.accepted_B + accepted_B,
+    rejected_B=rejected_B,
+    passes_B=inner.passes_B + inner.open_B,
+    open_B=rejects_B & (decided_B < columns.size_B) & (rejected_B < most_rejected),
+  )
 
-  def distribution(params, hidden):
-    return normalise(suppress(model.logits(params, hidden), mask_id))
 
-  def init(params, prompt_BxP, prompt_len_B, key):
-    del params
-    out, end_B = fill.start(prompt_BxP, prompt_len_B, limits, mask_id)
-    key_B = base.row_keys(key, prompt_BxP.shape[0])
-    order_keys, token_keys = jnp.moveaxis(jax.vmap(jax.random.split)(key_B), 1, 0)
-    hidden_BxC = fill.masked(out.tokens_BxC, end_B, mask_id)
-    given_BxC = ~hidden_BxC & (jnp.arange(hidden_BxC.shape[1]) < end_B[:, None])
-    blocks = (model.config.num_layers, model.head.num_layers)
-    return SSMDState(
-      out=out.replace(causal_passes_B=jnp.zeros_like(end_B), blocks=blocks),
-      sigma_BxC=jax.vmap(generation_order)(order_keys, given_BxC, hidden_BxC),
-      revealed_B=jnp.sum(given_BxC, axis=1, dtype=jnp.int32),
-      end_B=end_B,
-      key_B=token_keys,
-    )
-
-  def step(params, state: SSMDState):
-    out, sigma_BxC, first_B = state.out, state.sigma_BxC, state.revealed_B
-    capacity = sigma_BxC.shape[1]
-    table = windows.table(window, capacity)
-    rows_Bx1 = jnp.arange(sigma_BxC.shape[0])[:, None]
-    hidden = model.trunk(params, out.tokens_BxC, length_B=state.end_B)
-
-    # Everything below is in columns of the window: entry w stands for column i + w of sigma.
-    size_B = jnp.asarray(table)[state.end_B, jnp.minimum(first_B, capacity - 1)]
-    size_B = jnp.where(out.done_B, 0, size_B)
-    index_W = jnp.arange(int(table.max()))
-    inside_BxW = index_W < size_B[:, None]
-    column_BxW = jnp.minimum(first_B[:, None] + index_W, capacity - 1)
-    place_BxW = _at(sigma_BxC, column_BxW)
-    keys_BxW = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(state.key_B, place_BxW)
-
-    def draw(key, log_p):
-      return jax.random.categorical(verify.draft_key(key), log_p, mode="high").astype(jnp.int32)
-
-    log_draft = distribution(params, _at(hidden, place_BxW))
-    draft_BxW = jax.vmap(jax.vmap(draw))(keys_BxW, log_draft)
-    chance_BxW = jnp.take_along_axis(log_draft, draft_BxW[..., None], axis=2)[..., 0]
-    to_BxW = jnp.where(inside_BxW, place_BxW, capacity)
-
-    def verified(inner: _Inner) -> _Inner:
-      """One pass of the causal blocks, and what it decides."""
-      target = model.target(
-        params, inner.tokens_BxC, hidden, sigma_BxC, equal_at_B=first_B if first_equal else None
-      )
-      log_target = distribution(params, _at(target, column_BxW))
-      wanted_BxW = jnp.take_along_axis(log_target, draft_BxW[..., None], axis=2)[..., 0]
-      accept_BxW = jax.vmap(jax.vmap(verify.accepts))(keys_BxW, chance_BxW, wanted_BxW)
-      # The draft's token is still there in every column that is not decided.
-      stop_B = verify.prefix_length((accept_BxW | (index_W < inner.at_B[:, None])) & inside_BxW)
-      rejects_B = inner.open_B & (stop_B < size_B)
-
-      # Whole rows of the vocabulary again, where something was rejected.
-      at_Bx1 = jnp.minimum(stop_B, index_W[-1])[:, None]
-      pick = lambda x: _at(x, at_Bx1)
-      log_p = distribution(params, _at(target, pick(column_BxW)))[:, 0]
-      log_q = distribution(params, _at(hidden, pick(place_BxW)))[:, 0]
-      token_B = jax.vmap(verify.resample)(pick(keys_BxW)[:, 0], log_q, log_p)
-      place_B = jnp.where(rejects_B, pick(place_BxW)[:, 0], capacity)
-      tokens_BxC = inner.tokens_BxC.at[rows_Bx1[:, 0], place_B].set(token_B, mode="drop")
-
-      now_B = jnp.where(inner.open_B, stop_B + rejects_B, inner.at_B)
-      rejected_B = inner.rejected_B + rejects_B
-      return _Inner(
-        tokens_BxC=tokens_BxC,
-        at_B=now_B,
-        accepted_B=inner.accepted_B + jnp.where(inner.open_B, stop_B - inner.at_B, 0),
-        rejected_B=rejected_B,
-        passes_B=inner.passes_B + inner.open_B,
-        open_B=rejects_B & (now_B < size_B) & (rejected_B < n_inner),
-      )
-
-    zero_B = jnp.zeros_like(first_B)
-    inner = _Inner(
-      tokens_BxC=out.tokens_BxC.at[rows_Bx1, to_BxW].set(draft_BxW, mode="drop"),
-      at_B=zero_B,
-      accepted_B=zero_B,
-      rejected_B=zero_B,
-      passes_B=zero_B,
-      open_B=~out.done_B,
-    )
-    inner = jax.lax.while_loop(lambda inner: jnp.any(inner.open_B), verified, inner)
-
-    decided_BxW = index_W < inner.at_B[:, None]
-    reveal_BxC = jnp.zeros(sigma_BxC.shape, bool)
-    to_BxW = jnp.where(decided_BxW, place_BxW, capacity)
-    reveal_BxC = reveal_BxC.at[rows_Bx1, to_BxW].set(True, mode="drop")
-    new = fill.reveal(out, inner.tokens_BxC, reveal_BxC)
-    new = new.replace(
-      query_tokens_B=out.query_tokens_B + state.end_B,
-      drafted_B=out.drafted_B + inner.accepted_B + inner.rejected_B,
-      accepted_B=out.accepted_B + inner.accepted_B,
-      causal_passes_B=out.causal_passes_B + inner.passes_B,
-    )
-    new = fill.measured(new, state.end_B, limits, mask_id)
-    return state.replace(
-      out=base.keep_done(out.done_B, out, new),
-      revealed_B=first_B + inner.at_B,
-    )
-
-  return Sampler(init, step, lambda state: state.out.done_B)
+def reveal(out: Generation, inner: InnerLoops, columns: Columns, end_B: jax.Array) -> Generation:
+  """One more trunk pass, which made text of the decided columns."""
+  decided_BxW = jnp.arange(columns.place_BxW.shape[1]) < inner.decided_B[:, None]
+  token_BxW = at(inner.tokens_BxC, columns.place_BxW)
+  new = base.reveal(out, columns.place_BxW, token_BxW, decided_BxW, width=end_B)
+  return new.replace(
+    drafted_B=out.drafted_B + inner.accepted_B + inner.rejected_B,
+    accepted_B=out.accepted_B + inner.accepted_B,
+    causal_passes_B=out.causal_passes_B + inner.passes_B,
+  )

@@ -1,71 +1,110 @@
 """Windows of self-speculative sampling: how many tokens a trunk pass may reveal (appendix D).
 
 A window maps the number D of tokens of a text to W(i), int64 [D], for every number i of tokens that
-are revealed already; 1 <= W(i) <= D - i. Computed once, in float64, when a sampler is built: at a
+are revealed already; 1 <= W(i) <= D - i. Computed once, in float64, when a program is traced: at a
 rounding of float32, W(i) can come out one too large or too small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
-from sbdjax.errors import UsageError
-
-Window = Callable[[int], np.ndarray]
-
-
-def _cut(window_D: np.ndarray) -> np.ndarray:
-  left_D = len(window_D) - np.arange(len(window_D))
-  return np.clip(window_D, 1, left_D).astype(np.int64)
+from sbdjax import pytree
+from sbdjax.decode.method import Part
 
 
-def full() -> Window:
+class Window(Part):
+  """Base of windows, which define `sizes`; their numbers are static, for they shape the program."""
+
+  kind: ClassVar[str] = "window"
+
+  def sizes(self, length: int) -> np.ndarray:
+    """W(i) for i = 0 .. `length` - 1, [length], before it is cut to what is left."""
+    raise NotImplementedError
+
+  def __call__(self, length: int) -> np.ndarray:
+    """W(i) for i = 0 .. `length` - 1 of a text of `length` tokens, int64 [length]."""
+    left_D = length - np.arange(length)
+    return np.clip(self.sizes(length), 1, left_D).astype(np.int64)
+
+
+@pytree.dataclass
+class FullWindow(Window):
   """Everything that is left (Algorithm 2)."""
-  return lambda length: length - np.arange(length)
+
+  def sizes(self, length: int) -> np.ndarray:
+    return length - np.arange(length)
 
 
-def constant(size: int) -> Window:
-  """`size` tokens a trunk pass."""
-  if size < 1:
-    raise UsageError(f"a window of {size} tokens reveals nothing: it must hold at least 1")
-  return lambda length: _cut(np.full(length, size))
+@pytree.dataclass
+class Constant(Window):
+  """The same number of tokens in every trunk pass.
+
+  Attributes:
+    window_size: that number, at least 1.
+  """
+
+  window_size: int = pytree.static(default=8)
+
+  def __post_init__(self) -> None:
+    size = self.window_size
+    pytree.check(
+      size >= 1, f"window_size={size}: such a window reveals nothing, it must be at least 1"
+    )
+
+  def sizes(self, length: int) -> np.ndarray:
+    return np.full(length, self.window_size)
 
 
-def cosine(dtau: float) -> Window:
+@pytree.dataclass
+class Cosine(Window):
   """The tokens that cosine-scheduled diffusion would reveal in a step of `dtau` (eq. 143 to 147).
 
   With a share cos(pi/2 (1 - tau)) of masks at time tau, W(i) = D - i - D cos(min(pi/2, arccos((D -
   i)/D) + pi dtau/2)). The paper rounds; that it rounds *up* follows from its own counts: without a
   rejection D = 256, dtau = 0.01 then takes the 80 trunk passes it reports.
 
-  Args:
-    dtau: in (0, 1]; about 1 / dtau trunk passes a text at least.
+  Attributes:
+    dtau: in (0, 1]; about 1 / dtau trunk passes per text at least.
   """
-  if not 0 < dtau <= 1:
-    raise UsageError(f"dtau={dtau} is a share of the time from noise to text: it lies in (0, 1]")
 
-  def window(length):
+  dtau: float = pytree.static(default=0.05)
+
+  def __post_init__(self) -> None:
+    pytree.check(
+      0 < self.dtau <= 1,
+      f"dtau={self.dtau} is a share of the time from noise to text: it lies in (0, 1]",
+    )
+
+  def sizes(self, length: int) -> np.ndarray:
     left_D = length - np.arange(length, dtype=np.float64)
-    angle_D = np.minimum(np.pi / 2, np.arccos(left_D / length) + np.pi * dtau / 2)
-    return _cut(np.ceil(left_D - length * np.cos(angle_D) - 1e-9))
-
-  return window
+    angle_D = np.minimum(np.pi / 2, np.arccos(left_D / length) + np.pi * self.dtau / 2)
+    return np.ceil(left_D - length * np.cos(angle_D) - 1e-9)
 
 
-def linear(slope: float) -> Window:
+@pytree.dataclass
+class Linear(Window):
   """max(1, ceil(slope * (i + 1))): it grows with what is known.
 
   The paper has a linear window too (eq. 142), whose formula its text does not give; this is ours.
+
+  Attributes:
+    slope: above 0.
   """
-  if not slope > 0:
-    raise UsageError(f"the slope {slope} of a linear window must be positive")
-  return lambda length: _cut(np.ceil(slope * (np.arange(length) + 1) - 1e-9))
+
+  slope: float = pytree.static(default=0.25)
+
+  def __post_init__(self) -> None:
+    pytree.check(self.slope > 0, f"slope={self.slope} of a linear window must be positive")
+
+  def sizes(self, length: int) -> np.ndarray:
+    return np.ceil(self.slope * (np.arange(length) + 1) - 1e-9)
 
 
 def table(window: Window, capacity: int) -> np.ndarray:
-  """int32 [C + 1, C]: row D holds W of a text of D tokens, 1 behind it; for rows of any length."""
+  """int32 [C + 1, C]: row D holds W of a text of D tokens, 1 after it; for rows of any length."""
   out = np.ones((capacity + 1, capacity), np.int32)
   for length in range(1, capacity + 1):
     out[length, :length] = window(length)
