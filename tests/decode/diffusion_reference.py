@@ -203,7 +203,7 @@ def plain(rules, net, prompt, limit, key):
   return run
 
 
-def freedave(rules, net, prompt, limit, key, d, eager=False, frugal=False):
+def freedave(rules, net, prompt, limit, key, d, eager=False, skips=False):
   """Algorithm 2, by the steps listed in the notes on the public code; a Run."""
   run = Run(rules, prompt, limit)
   for n, block in enumerate(run.blocks):
@@ -220,8 +220,8 @@ def freedave(rules, net, prompt, limit, key, d, eager=False, frugal=False):
       left = run.x[slice(*block)].count(rules.mask)
       first = step(run.x, p)
       fills = rules.mask not in first[slice(*block)]
-      known = left <= 1 or rules.steps is not None or frugal
-      alone = not eager or last or (frugal and ends_row(rules, first, block, run.prompt_len))
+      known = left <= 1 or rules.steps is not None or skips
+      alone = not eager or last or (skips and ends_row(rules, first, block, run.prompt_len))
       if fills and known and alone:
         run.commit(first)
         break
@@ -244,7 +244,7 @@ def freedave(rules, net, prompt, limit, key, d, eager=False, frugal=False):
   return run
 
 
-def freedave_carry(rules, net, prompt, limit, key, d, frugal=False):
+def freedave_reusing(rules, net, prompt, limit, key, d, skips=False):
   """FreeDave over the whole rest of the canvas: no forward to store or to open a block; a Run.
 
   A prediction covers the blocks its forward looked at, and serves until none of them is open.
@@ -271,8 +271,8 @@ def freedave_carry(rules, net, prompt, limit, key, d, frugal=False):
       first, block = step(run.x, p), opened[0]
       left = run.x[slice(*block)].count(rules.mask)
       fills = rules.mask not in first[slice(*block)]
-      known = left <= 1 or rules.steps is not None or frugal
-      last = block == run.blocks[-1] or (frugal and ends_row(rules, first, block, run.prompt_len))
+      known = left <= 1 or rules.steps is not None or skips
+      last = block == run.blocks[-1] or (skips and ends_row(rules, first, block, run.prompt_len))
       if fills and known and last:
         run.commit(first)
     while present < len(run.blocks) and run.full(run.blocks[present]):

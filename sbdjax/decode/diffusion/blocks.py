@@ -1,64 +1,108 @@
-"""The canvas a diffusion language model fills: a row of masks cut into blocks, one after the other.
+"""The blocks a diffusion language model fills: a row of masks cut up, one block after the other.
 
 Blocks of a block-causal model are counted from position 0, so a prompt that ends inside a block
 shares it with the first generated tokens, and the canvas is padded up to whole blocks. Those of a
 bidirectional model are counted from the end of the prompt, and the canvas is what was asked for:
 the model sees its length. One block as long as the canvas is decoding without blocks.
 
-A `Window` is the block in progress and, for a look-ahead, the blocks behind it.
+A `BlockWindow` is the block in progress and, for a look-ahead, the blocks after it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
+from sbdjax import pytree
 from sbdjax.cache import KVCache
 from sbdjax.decode import base
 from sbdjax.decode.base import Generation, Limits
+from sbdjax.decode.method import Defaults, Part
 from sbdjax.errors import UsageError
 
+AUTO = "auto"  # as the checkpoint says
 ATTENTION = ("full", "block_causal")
+EXIT_AT = ("block", "eos")
+BLOCK_SIZE = 16  # where neither the user nor the checkpoint says
 
 
-@dataclasses.dataclass(frozen=True)
-class Canvas:
-  """How a row of masks is cut up, and when it is finished.
+@pytree.dataclass
+class Blocks(Part):
+  """How a row of masks is cut into blocks, and which of them ends it.
+
+  Attributes:
+    block_size: k, tokens of a block; None: the checkpoint's own, else 16.
+    attention: "full" or "block_causal", what the model was trained with; "auto": the checkpoint
+      says.
+    early_exit: a row ends with its first block that is nothing but EOS; what follows is filled
+      with EOS.
+    exit_at: "block", as above, or "eos": with its first block that holds an EOS.
+
+  Raises:
+    UsageError: a value out of range.
+  """
+
+  block_size: int | None = pytree.static(default=None)
+  attention: str = pytree.static(default=AUTO)
+  early_exit: bool = pytree.static(default=False)
+  exit_at: str = pytree.static(default="block")
+
+  def __post_init__(self) -> None:
+    pytree.check(self.size >= 1, f"block_size={self.block_size} must be at least 1")
+    for name, known in (("attention", (AUTO, *ATTENTION)), ("exit_at", EXIT_AT)):
+      value = getattr(self, name)
+      pytree.check(value in known, f"{name}={value!r}: choose one of {', '.join(known)}")
+
+  def idle(self) -> tuple[str, ...]:
+    return () if self.early_exit else ("exit_at",)
+
+  @property
+  def size(self) -> int:
+    """Tokens of a block."""
+    return BLOCK_SIZE if self.block_size is None else self.block_size
+
+  def for_model(self, defaults: Defaults) -> Blocks:
+    """These settings with what was left to the checkpoint filled in."""
+    size, attention = self.block_size, self.attention
+    if size is None:
+      size = defaults.block_size or BLOCK_SIZE
+    if attention == AUTO and defaults.attention in ATTENTION:
+      attention = defaults.attention
+    return self.replace(block_size=size, attention=attention)
+
+  def grid(self, limits: Limits, mask_id: int) -> BlockGrid:
+    """The blocks of rows with these limits.
+
+    Raises:
+      UsageError: an early exit without EOS tokens.
+    """
+    if self.early_exit and not limits.eos_ids:
+      raise UsageError("early_exit needs an EOS token; this checkpoint names none")
+    block_causal = self.attention == "block_causal"
+    exit_at = self.exit_at if self.early_exit else None
+    return BlockGrid(limits, self.size, block_causal, mask_id, exit_at)
+
+
+@pytree.dataclass
+class BlockGrid(pytree.Struct):
+  """Where blocks begin and end in rows of a model.
 
   Attributes:
     limits: canvas length of each row (`max_tokens`), and the EOS tokens.
     block_size: k.
-    attention: "full" or "block_causal".
+    block_causal: the model's blocks see earlier blocks only; else everything sees everything.
     mask_id: the mask token.
-    early_exit: "never"; "block": a finished block that is EOS throughout ends the row; "eos": one
-      that holds an EOS does. What follows is filled with EOS.
-
-  Raises:
-    UsageError: a value out of range, or an early exit without EOS tokens.
+    exit_at: a finished block ends its row: None: never; "block": if it is EOS throughout; "eos":
+      if it holds an EOS.
   """
 
   limits: Limits
-  block_size: int
-  attention: str
-  mask_id: int
-  early_exit: str = "never"
-
-  def __post_init__(self):
-    if self.block_size < 1:
-      raise UsageError(f"block_size={self.block_size} must be at least 1")
-    for name, known in (("attention", ATTENTION), ("early_exit", ("never", "block", "eos"))):
-      if getattr(self, name) not in known:
-        raise UsageError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(known)}")
-    if self.early_exit != "never" and not self.limits.eos_ids:
-      raise UsageError("early_exit needs an EOS token; this checkpoint names none")
-
-  @property
-  def block_causal(self) -> bool:
-    return self.attention == "block_causal"
+  block_size: int = pytree.static()
+  block_causal: bool = pytree.static()
+  mask_id: int = pytree.static()
+  exit_at: str | None = pytree.static(default=None)
 
   def capacity(self, prompt_width: int) -> int:
     """Positions of the longest row."""
@@ -75,9 +119,9 @@ class Canvas:
     return -(-end_B // self.block_size) * self.block_size if self.block_causal else end_B
 
 
-@flax.struct.dataclass
-class CanvasState:
-  """What every sampler that fills a canvas carries.
+@pytree.dataclass
+class BlockState(pytree.Struct):
+  """What every sampler that fills blocks carries.
 
   Attributes:
     out: the tokens; `reveal_step` counts commits, as the published trajectories do.
@@ -86,7 +130,7 @@ class CanvasState:
     end_B: int32, one past the canvas.
     opened_B: bool, a forward has looked at the block in progress.
     commits_B: int32, times tokens were revealed so far.
-    key_B: one key a row.
+    key_B: one key per row.
   """
 
   out: Generation
@@ -98,7 +142,7 @@ class CanvasState:
   key_B: jax.Array
 
 
-class Window(NamedTuple):
+class BlockWindow(NamedTuple):
   """The positions a forward decides about: N blocks from the one in progress on.
 
   Attributes:
@@ -117,26 +161,26 @@ class Window(NamedTuple):
 
 
 def start(
-  canvas: Canvas, prompt_BxP: jax.Array, prompt_len_B: jax.Array, key: jax.Array
-) -> CanvasState:
+  grid: BlockGrid, prompt_BxP: jax.Array, prompt_len_B: jax.Array, key: jax.Array
+) -> BlockState:
   """Prompts followed by masks; no cache yet."""
   batch, width = prompt_BxP.shape
-  out = base.start(prompt_BxP, prompt_len_B, canvas.capacity(width), canvas.mask_id)
+  out = base.start(prompt_BxP, prompt_len_B, grid.capacity(width), grid.mask_id)
   zero_B = jnp.zeros((batch,), jnp.int32)
-  return CanvasState(
+  return BlockState(
     out=out.replace(text_end_B=out.length_B),
     cache=None,
-    start_B=canvas.first(out.prompt_len_B),
-    end_B=canvas.end(out.prompt_len_B),
+    start_B=grid.first(out.prompt_len_B),
+    end_B=grid.end(out.prompt_len_B),
     opened_B=zero_B.astype(bool),
     commits_B=zero_B,
     key_B=base.row_keys(key, batch),
   )
 
 
-def window(canvas: Canvas, state: CanvasState, num_blocks: int) -> Window:
+def window(grid: BlockGrid, state: BlockState, num_blocks: int) -> BlockWindow:
   """The `num_blocks` blocks from the one in progress on."""
-  k, out = canvas.block_size, state.out
+  k, out = grid.block_size, state.out
   position_BxW = state.start_B[:, None] + jnp.arange(num_blocks * k)
   inside_BxW = position_BxW < state.end_B[:, None]
   last = out.tokens_BxC.shape[1] - 1
@@ -144,52 +188,57 @@ def window(canvas: Canvas, state: CanvasState, num_blocks: int) -> Window:
   tokens_BxW = jnp.take_along_axis(out.tokens_BxC, at_BxW, axis=1, mode="clip")
   generated_BxW = inside_BxW & (position_BxW >= out.prompt_len_B[:, None])
   maskable_BxN = jnp.sum(generated_BxW.reshape(-1, num_blocks, k), axis=-1)
-  return Window(position_BxW, inside_BxW, generated_BxW, tokens_BxW, maskable_BxN)
+  return BlockWindow(position_BxW, inside_BxW, generated_BxW, tokens_BxW, maskable_BxN)
 
 
-def masked(canvas: Canvas, window: Window, tokens: jax.Array) -> jax.Array:
+def masked(grid: BlockGrid, window: BlockWindow, tokens: jax.Array) -> jax.Array:
   """bool, the shape of `tokens` [B, W] or [B, D, W]: masks inside the canvas."""
   inside = window.inside_BxW if tokens.ndim == 2 else window.inside_BxW[:, None]
-  return (tokens == canvas.mask_id) & inside
+  return (tokens == grid.mask_id) & inside
 
 
-def spread(state: CanvasState, window: Window, old_BxC: jax.Array, new_BxW: jax.Array):
-  """`old_BxC` with the window's part replaced."""
-  offset_BxC = jnp.arange(old_BxC.shape[1]) - state.start_B[:, None]
-  width = new_BxW.shape[1]
-  inside = (offset_BxC >= 0) & (offset_BxC < width) & _before_end(state, old_BxC)
-  placed = jnp.take_along_axis(new_BxW, jnp.clip(offset_BxC, 0, width - 1), axis=1, mode="clip")
-  return jnp.where(inside, placed, old_BxC)
+def open_blocks(grid: BlockGrid, window: BlockWindow, tokens_BxW: jax.Array) -> jax.Array:
+  """bool [B, N]: the block has a mask."""
+  masked_BxW = masked(grid, window, tokens_BxW)
+  return jnp.any(masked_BxW.reshape(*window.maskable_BxN.shape, grid.block_size), axis=-1)
 
 
-def _before_end(state: CanvasState, x_BxC: jax.Array) -> jax.Array:
-  return jnp.arange(x_BxC.shape[1]) < state.end_B[:, None]
+def leading(flags_BxN: jax.Array) -> jax.Array:
+  """bool: true up to the first false of each row."""
+  return jnp.cumsum(~flags_BxN, axis=1) == 0
 
 
 def commit(
-  canvas: Canvas, state: CanvasState, window: Window, *stages_BxW: jax.Array
-) -> CanvasState:
+  grid: BlockGrid, state: BlockState, window: BlockWindow, *stages_BxW: jax.Array
+) -> BlockState:
   """Writes one version of the window after the other; each that reveals anything is a commit."""
   out = state.out
   tokens_BxW, commits_B = window.tokens_BxW, state.commits_B
   step_BxW = jnp.full_like(tokens_BxW, -1)
   for stage_BxW in stages_BxW:
-    new_BxW = masked(canvas, window, tokens_BxW) & (stage_BxW != canvas.mask_id)
+    new_BxW = masked(grid, window, tokens_BxW) & (stage_BxW != grid.mask_id)
     step_BxW = jnp.where(new_BxW, commits_B[:, None], step_BxW)
     tokens_BxW, commits_B = stage_BxW, commits_B + jnp.any(new_BxW, axis=1)
-  step_BxC = spread(state, window, jnp.full_like(out.tokens_BxC, -1), step_BxW)
+
+  def put(values_BxC, new_BxW, where_BxW):
+    return base.put(values_BxC, window.position_BxW, new_BxW, where_BxW)
+
   return state.replace(
     out=out.replace(
-      tokens_BxC=spread(state, window, out.tokens_BxC, tokens_BxW),
-      reveal_step_BxC=jnp.where(step_BxC >= 0, step_BxC, out.reveal_step_BxC),
+      tokens_BxC=put(out.tokens_BxC, tokens_BxW, window.inside_BxW),
+      reveal_step_BxC=put(out.reveal_step_BxC, step_BxW, step_BxW >= 0),
     ),
     commits_B=commits_B,
   )
 
 
 def close_blocks(
-  canvas: Canvas, state: CanvasState, window: Window, tokens_BxW: jax.Array, most_B: Any
-) -> CanvasState:
+  grid: BlockGrid,
+  state: BlockState,
+  window: BlockWindow,
+  tokens_BxW: jax.Array,
+  most_B: jax.Array,
+) -> BlockState:
   """Leaves the finished blocks at the front of the window, at most `most_B` of them.
 
   Ends rows whose canvas is full, or at their early exit.
@@ -198,53 +247,58 @@ def close_blocks(
     tokens_BxW: what stands in the window now.
     most_B: int32 [B]; 0 for rows that stay where they are.
   """
-  k, out = canvas.block_size, state.out
+  k, out = grid.block_size, state.out
   num_blocks = window.maskable_BxN.shape[1]
-  open_BxN = jnp.any(masked(canvas, window, tokens_BxW).reshape(-1, num_blocks, k), axis=-1)
   exists_BxN = window.inside_BxW[:, ::k]
-  index_N = jnp.arange(num_blocks)
-  closed_BxN = (jnp.cumsum(open_BxN | ~exists_BxN, axis=1) == 0) & (index_N < most_B[:, None])
-  exits_BxN = closed_BxN & exits(canvas, window, tokens_BxW, num_blocks)
+  closed_BxN = leading(~open_blocks(grid, window, tokens_BxW) & exists_BxN)
+  closed_BxN &= jnp.arange(num_blocks) < most_B[:, None]
+  exits_BxN = closed_BxN & exits(grid, window, tokens_BxW)
   exit_B = jnp.any(exits_BxN, axis=1)
   num_closed_B = jnp.where(exit_B, jnp.argmax(exits_BxN, axis=1) + 1, jnp.sum(closed_BxN, axis=1))
   start_B = jnp.minimum(state.start_B + k * num_closed_B, state.end_B)
   index_C = jnp.arange(out.tokens_BxC.shape[1])
-  behind_BxC = (index_C >= start_B[:, None]) & (index_C < state.end_B[:, None])
-  eos_id = (canvas.limits.eos_ids or (0,))[0]
-  tokens_BxC = jnp.where(exit_B[:, None] & behind_BxC, eos_id, out.tokens_BxC)
+  after_BxC = (index_C >= start_B[:, None]) & (index_C < state.end_B[:, None])
+  eos_id = (grid.limits.eos_ids or (0,))[0]
+  tokens_BxC = jnp.where(exit_B[:, None] & after_BxC, eos_id, out.tokens_BxC)
   start_B = jnp.where(exit_B, state.end_B, start_B)
-  return _measured(
-    canvas,
-    state.replace(
-      out=out.replace(tokens_BxC=tokens_BxC, done_B=start_B >= state.end_B),
-      start_B=start_B,
-      opened_B=state.opened_B & (num_closed_B == 0),
-    ),
+  out = out.replace(tokens_BxC=tokens_BxC, done_B=start_B >= state.end_B)
+  return state.replace(
+    out=measured(grid, out, state.end_B),
+    start_B=start_B,
+    opened_B=state.opened_B & (num_closed_B == 0),
   )
 
 
-def exits(canvas: Canvas, window: Window, tokens_BxW: jax.Array, num_blocks: int) -> jax.Array:
+def exits(grid: BlockGrid, window: BlockWindow, tokens_BxW: jax.Array) -> jax.Array:
   """bool [B, N]: a block with these tokens would end its row."""
-  if canvas.early_exit == "never":
-    return jnp.zeros((tokens_BxW.shape[0], num_blocks), bool)
-  eos_BxW = canvas.limits.is_eos(tokens_BxW)
-  split = lambda x: x.reshape(-1, num_blocks, canvas.block_size)
-  if canvas.early_exit == "block":
+  if grid.exit_at is None:
+    return jnp.zeros(window.maskable_BxN.shape, bool)
+  eos_BxW = grid.limits.is_eos(tokens_BxW)
+  split = lambda x_BxW: x_BxW.reshape(*window.maskable_BxN.shape, grid.block_size)
+  if grid.exit_at == "block":
     return jnp.all(split(eos_BxW | ~window.inside_BxW), axis=-1)
   return jnp.any(split(eos_BxW & window.generated_BxW), axis=-1)
 
 
-def _measured(canvas: Canvas, state: CanvasState) -> CanvasState:
+def measured(grid: BlockGrid, out: Generation, end_B: jax.Array) -> Generation:
   """Fills in how far the text is final, and where its first EOS is."""
+  index_1xC = jnp.arange(out.tokens_BxC.shape[1])[None]
+  generated_BxC = (index_1xC >= out.prompt_len_B[:, None]) & (index_1xC < end_B[:, None])
+  masked_BxC = generated_BxC & (out.tokens_BxC == grid.mask_id)
+  length_B = jnp.min(jnp.where(masked_BxC, index_1xC, end_B[:, None]), axis=1)
+  text_end_B, eos_B = base.first_eos(out, grid.limits, index_1xC, out.tokens_BxC, length_B)
+  return out.replace(length_B=length_B, eos_B=eos_B, text_end_B=text_end_B)
+
+
+def count_forward(state: BlockState, width_B: jax.Array) -> BlockState:
+  """One more forward of every row, over `width_B` tokens."""
   out = state.out
-  index_C = jnp.arange(out.tokens_BxC.shape[1])
-  generated = (index_C >= out.prompt_len_B[:, None]) & (index_C < state.end_B[:, None])
-  first = lambda is_BxC: jnp.min(jnp.where(is_BxC, index_C, state.end_B[:, None]), axis=1)
-  length_B = first(generated & (out.tokens_BxC == canvas.mask_id))
-  eos_at_B = first(generated & canvas.limits.is_eos(out.tokens_BxC))
-  eos_B = eos_at_B < length_B
   return state.replace(
-    out=out.replace(
-      length_B=length_B, eos_B=eos_B, text_end_B=jnp.where(eos_B, eos_at_B + 1, length_B)
-    )
+    out=out.replace(nfe_B=out.nfe_B + 1, query_tokens_B=out.query_tokens_B + width_B)
   )
+
+
+def keep_done(old: BlockState, new: BlockState, cache: KVCache | None) -> BlockState:
+  """`new` with finished rows as they were in `old`; the cache knows which rows it wrote."""
+  bare = lambda state: state.replace(cache=None)
+  return base.keep_done(old.out.done_B, bare(old), bare(new)).replace(cache=cache)

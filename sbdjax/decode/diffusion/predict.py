@@ -12,49 +12,87 @@ noise in every forward; the same seed then gives another text than static decodi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import jax
 import jax.numpy as jnp
 
-from sbdjax.decode.sampling import Choose
-from sbdjax.decode.schedule import Prediction
-from sbdjax.decode.select import Order, confidence
-
-# (float32 logits [B, D, W, V], key [B], position [B, W]) -> Prediction of [B, D, W]
-Predict = Callable[[jax.Array, jax.Array, jax.Array], Prediction]
+from sbdjax import pytree
+from sbdjax.decode import base
+from sbdjax.decode.diffusion.schedule import Prediction
+from sbdjax.decode.method import Part
+from sbdjax.decode.scores import ORDERS, check_order, confidence
+from sbdjax.decode.tokens import Greedy, TokenSampler
+from sbdjax.errors import UsageError
 
 _TOKEN_NOISE, _ORDER_NOISE = 0, 1
 
 
-def make_predict(choose: Choose, order: Order, excluded: Sequence[int]) -> Predict:
-  """Candidates by `choose`, scores by `order`; tokens in `excluded` have probability exactly 0.
+@pytree.dataclass
+class Predictor(Part):
+  """Takes candidate tokens from logits and ranks positions.
 
   The confidence is that of the raw softmax in float32 whatever temperature tokens are drawn at
   (LLaDA, Dream and SDAR take the probability of the *drawn* token, two of them after temperature
   and top-k, which makes it 1 everywhere at top_k = 1).
+
+  Attributes:
+    token: token choice.
+    score: what positions of a block are ranked by, a key of `scores.ORDERS`.
+    suppress: tokens that are never chosen, beside the mask token: their probability is exactly 0.
+
+  Raises:
+    UsageError: an unknown score.
   """
 
-  def predict(logits_BxDxWxV, key_B, position_BxW) -> Prediction:
-    vocab_V = jnp.arange(logits_BxDxWxV.shape[-1])
-    hidden_V = jnp.isin(vocab_V, jnp.asarray(list(excluded) or [-1]))
-    logits = jnp.where(hidden_V, -1e30, logits_BxDxWxV.astype(jnp.float32))
+  token: TokenSampler = Greedy()
+  score: str = pytree.static(default="confidence")
+  suppress: tuple[int, ...] = pytree.static(default=())
 
-    def keys(stream):
-      per_row = lambda key, position_W: jax.vmap(jax.random.fold_in, (None, 0))(key, position_W)
-      return jax.vmap(per_row)(
-        jax.vmap(lambda k: jax.random.fold_in(k, stream))(key_B), position_BxW
-      )
+  def __post_init__(self) -> None:
+    check_order(self.score)
 
-    # The same noise for every branch.
-    over_branches = lambda fn: jax.vmap(jax.vmap(fn, (None, 0, None)), (0, 0, 0))
-    draw = lambda keys_W, logits_WxV, _: jax.vmap(choose)(keys_W, logits_WxV)
+  def check(self, vocab_size: int) -> None:
+    """Raises UsageError where `suppress` names a token that the model does not know."""
+    for token in self.suppress:
+      if not 0 <= token < vocab_size:
+        raise UsageError(
+          f"decoder.suppress names token {token}; the model knows 0..{vocab_size - 1}"
+        )
+
+  def __call__(
+    self, logits_BxDxWxV: jax.Array, key_B: jax.Array, position_BxW: jax.Array
+  ) -> Prediction:
+    """Predicts the positions of a window, in each of D drafts of it.
+
+    Args:
+      logits_BxDxWxV: float32, the mask token left out.
+      key_B: one key per row.
+      position_BxW: int32, the positions of the window.
+
+    Returns:
+      A Prediction of [B, D, W]; every draft has the same noise.
+    """
+    logits = suppress(logits_BxDxWxV.astype(jnp.float32), self.suppress)
+    over_drafts = lambda fn: jax.vmap(jax.vmap(fn, (None, 0, None)), (0, 0, 0))
+    draw = lambda key_W, logits_WxV, _: jax.vmap(self.token)(key_W, logits_WxV)
+    rank = lambda key_W, logits_WxV, position_W: ORDERS[self.score](logits_WxV, key_W, position_W)
     return Prediction(
-      token=over_branches(draw)(keys(_TOKEN_NOISE), logits, position_BxW),
+      token=over_drafts(draw)(_keys(key_B, _TOKEN_NOISE, position_BxW), logits, position_BxW),
       confidence=confidence(logits),
-      score=over_branches(lambda k, x, p: order(x, k, p))(
-        keys(_ORDER_NOISE), logits, position_BxW
+      score=over_drafts(rank)(
+        _keys(key_B, _ORDER_NOISE, position_BxW), logits, position_BxW
       ).astype(jnp.float32),
     )
 
-  return predict
+
+def suppress(logits: jax.Array, tokens: tuple[int, ...]) -> jax.Array:
+  """The logits [..., V] with the probability of `tokens` exactly 0."""
+  if not tokens:
+    return logits
+  hidden_V = jnp.isin(jnp.arange(logits.shape[-1]), jnp.asarray(tokens))
+  return jnp.where(hidden_V, -1e30, logits)
+
+
+def _keys(key_B: jax.Array, stream: int, position_BxW: jax.Array) -> jax.Array:
+  """One key per place [B, W] of one of a row's streams of noise."""
+  stream_B = jax.vmap(lambda key: jax.random.fold_in(key, stream))(key_B)
+  return base.position_keys(stream_B, position_BxW)

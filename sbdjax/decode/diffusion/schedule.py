@@ -12,11 +12,13 @@ how many steps it has had), so no step counter has to follow a draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from sbdjax import pytree
+from sbdjax.decode.method import Part
 
 # Later than any step: what is not masked.
 NEVER = jnp.iinfo(jnp.int32).max
@@ -36,18 +38,109 @@ class Prediction(NamedTuple):
   score: jax.Array
 
 
-class Schedule(NamedTuple):
-  """A remasking schedule.
+class RemaskingSchedule(Part):
+  """Base of remasking schedules.
 
   Attributes:
-    steps: (prediction, masked [..., W], maskable [..., N]) -> int32 [..., W], NEVER where not
-      masked. A window is N blocks of W / N positions; `maskable` is how many positions of each
-      block were masked before its first step.
     counted: the number of positions of a step does not depend on the prediction.
   """
 
-  steps: Callable[[Prediction, jax.Array, jax.Array], jax.Array]
-  counted: bool
+  kind: ClassVar[str] = "schedule"
+  counted: ClassVar[bool] = False
+
+  def __call__(
+    self, prediction: Prediction, masked_xW: jax.Array, maskable_xN: jax.Array
+  ) -> jax.Array:
+    """The step that reveals each position if the prediction never changes.
+
+    Args:
+      prediction: of a window, [..., W].
+      masked_xW: bool, which of its positions are masks.
+      maskable_xN: int32, for each of its N blocks of W / N positions, how many of them were masks
+        before its first step.
+
+    Returns:
+      int32 [..., W], from 0 on; NEVER where not masked.
+    """
+    raise NotImplementedError
+
+
+@pytree.dataclass
+class StaticSteps(RemaskingSchedule):
+  """A block in a fixed number of steps, as even as can be, the remainder to the earliest steps.
+
+  The split is over the positions that were masked when the block began (LLaDA's, which for a
+  block after part of a prompt differs from a split of the block size). With fewer positions than
+  steps, one per step.
+
+  Attributes:
+    steps_per_block: steps of a block; 0: one per token.
+
+  Raises:
+    UsageError: a negative number of steps.
+  """
+
+  counted: ClassVar[bool] = True
+  steps_per_block: int = 0
+
+  def __post_init__(self) -> None:
+    n = self.steps_per_block
+    pytree.check(n >= 0, f"steps_per_block={n} must not be negative")
+
+  def __call__(
+    self, prediction: Prediction, masked_xW: jax.Array, maskable_xN: jax.Array
+  ) -> jax.Array:
+    num_blocks = maskable_xN.shape[-1]
+    block_W = _block_of(masked_xW.shape[-1], num_blocks)
+    left_xN = jnp.sum(masked_xW.reshape(*masked_xW.shape[:-1], num_blocks, -1), axis=-1)
+    steps = jnp.asarray(self.steps_per_block)
+    steps_xN = jnp.where(steps > 0, steps, maskable_xN)
+    limit_xN = jnp.maximum(jnp.minimum(steps_xN, maskable_xN), 1)
+    base_xN = _div(maskable_xN, limit_xN)
+    extra_xN = maskable_xN - base_xN * limit_xN
+    done_xN = maskable_xN - left_xN
+    now_xN = _step_of(done_xN, base_xN, extra_xN)
+    remaining_xN = jnp.where(left_xN > 0, limit_xN - now_xN, 0)
+    start_xN = _before(remaining_xN) - now_xN
+    rank_xW = ranks(prediction.score, masked_xW, num_blocks)
+    at = lambda x_xN: jnp.take(x_xN, block_W, axis=-1)
+    nth_xW = rank_xW - at(_before(left_xN)) + at(done_xN)
+    step_xW = at(start_xN) + _step_of(nth_xW, at(base_xN), at(extra_xN))
+    return jnp.where(masked_xW, step_xW, NEVER)
+
+
+@pytree.dataclass
+class Threshold(RemaskingSchedule):
+  """Step 0: the earliest block's positions that are sure enough, or its first by score.
+
+  After it one position per step, by block and score: FreeDave's drafts over threshold decoding
+  extend what the threshold reveals one by one.
+
+  Attributes:
+    threshold: tau, the smallest confidence that is sure enough.
+
+  Raises:
+    UsageError: a negative threshold.
+  """
+
+  threshold: float = 0.9
+
+  def __post_init__(self) -> None:
+    tau = self.threshold
+    pytree.check(tau >= 0, f"threshold={tau} must not be negative")
+
+  def __call__(
+    self, prediction: Prediction, masked_xW: jax.Array, maskable_xN: jax.Array
+  ) -> jax.Array:
+    num_blocks = maskable_xN.shape[-1]
+    block_W = _block_of(masked_xW.shape[-1], num_blocks)
+    first_x1 = jnp.min(jnp.where(masked_xW, block_W, num_blocks), axis=-1, keepdims=True)
+    sure_xW = masked_xW & (block_W == first_x1) & (prediction.confidence >= self.threshold)
+    top_xW = masked_xW & (ranks(prediction.score, masked_xW, num_blocks) == 0)
+    now_xW = jnp.where(jnp.any(sure_xW, axis=-1, keepdims=True), sure_xW, top_xW)
+    later_xW = masked_xW & ~now_xW
+    step_xW = jnp.where(now_xW, 0, 1 + ranks(prediction.score, later_xW, num_blocks))
+    return jnp.where(masked_xW, step_xW, NEVER)
 
 
 def ranks(score_xW: jax.Array, masked_xW: jax.Array, num_blocks: int) -> jax.Array:
@@ -66,6 +159,13 @@ def ranks(score_xW: jax.Array, masked_xW: jax.Array, num_blocks: int) -> jax.Arr
   return jnp.sum(first, axis=-1, dtype=jnp.int32)
 
 
+def _step_of(nth: jax.Array, base: jax.Array, extra: jax.Array) -> jax.Array:
+  """Step of its block that reveals the nth position: `base` per step, one more in `extra` steps."""
+  long = extra * (base + 1)
+  after = extra + _div(jnp.maximum(nth - long, 0), jnp.maximum(base, 1))
+  return jnp.where(nth < long, _div(jnp.maximum(nth, 0), base + 1), after)
+
+
 def _block_of(width: int, num_blocks: int) -> jax.Array:
   return jnp.repeat(jnp.arange(num_blocks, dtype=jnp.int32), width // num_blocks)
 
@@ -78,59 +178,3 @@ def _div(a: jax.Array, b: jax.Array) -> jax.Array:
 def _before(count_xN: jax.Array) -> jax.Array:
   """Sum of the entries before each one."""
   return jnp.cumsum(count_xN, axis=-1) - count_xN
-
-
-def static(steps_per_block) -> Schedule:
-  """A block in `steps_per_block` steps, as even as can be, the remainder to the earliest steps.
-
-  The split is over the positions that were masked when the block began (LLaDA's, which for a
-  block behind part of a prompt differs from a split of the block size). With fewer positions than
-  steps, one a step. `steps_per_block` may be traced.
-  """
-
-  def steps(prediction, masked, maskable):
-    num_blocks = maskable.shape[-1]
-    block_W = _block_of(masked.shape[-1], num_blocks)
-    left_xN = jnp.sum(masked.reshape(*masked.shape[:-1], num_blocks, -1), axis=-1)
-    limit_xN = jnp.maximum(jnp.minimum(steps_per_block, maskable), 1)
-    base_xN = _div(maskable, limit_xN)
-    extra_xN = maskable - base_xN * limit_xN
-
-    def step_of(u, base, extra):
-      """Step of its block in which the u-th position is revealed: `extra` steps have one more."""
-      long = extra * (base + 1)
-      behind = extra + _div(jnp.maximum(u - long, 0), jnp.maximum(base, 1))
-      return jnp.where(u < long, _div(jnp.maximum(u, 0), base + 1), behind)
-
-    done_xN = maskable - left_xN
-    now_xN = step_of(done_xN, base_xN, extra_xN)
-    remaining_xN = jnp.where(left_xN > 0, limit_xN - now_xN, 0)
-    start_xN = _before(remaining_xN) - now_xN
-    rank_xW = ranks(prediction.score, masked, num_blocks)
-    at = lambda x_xN: jnp.take(x_xN, block_W, axis=-1)
-    u_xW = rank_xW - at(_before(left_xN)) + at(done_xN)
-    step_xW = at(start_xN) + step_of(u_xW, at(base_xN), at(extra_xN))
-    return jnp.where(masked, step_xW, NEVER)
-
-  return Schedule(steps, counted=True)
-
-
-def threshold(tau) -> Schedule:
-  """Step 0: the earliest block's positions with confidence >= `tau`, or its first by score.
-
-  After it one position a step, by block and score: FreeDave's drafts over threshold decoding
-  extend what the threshold reveals one by one. `tau` may be traced.
-  """
-
-  def steps(prediction, masked, maskable):
-    num_blocks = maskable.shape[-1]
-    block_W = _block_of(masked.shape[-1], num_blocks)
-    first_x1 = jnp.min(jnp.where(masked, block_W, num_blocks), axis=-1, keepdims=True)
-    sure_xW = masked & (block_W == first_x1) & (prediction.confidence >= tau)
-    top_xW = masked & (ranks(prediction.score, masked, num_blocks) == 0)
-    now_xW = jnp.where(jnp.any(sure_xW, axis=-1, keepdims=True), sure_xW, top_xW)
-    later_xW = masked & ~now_xW
-    step_xW = jnp.where(now_xW, 0, 1 + ranks(prediction.score, later_xW, num_blocks))
-    return jnp.where(masked, step_xW, NEVER)
-
-  return Schedule(steps, counted=False)

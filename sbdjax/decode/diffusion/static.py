@@ -1,103 +1,157 @@
 """Static and dynamic decoding of diffusion language models (FreeDave paper, Algorithm 1).
 
 Block by block: a forward predicts every masked position, the schedule says which predictions to
-keep, until no mask is left. `schedule.static` reveals a fixed number of positions a step,
-`schedule.threshold` all that are sure enough (the paper's dynamic sampling). Under an exact cache
-a finished block is run once more to enter it; `nfe` counts that forward, as the public code does.
+keep, until no mask is left. `Static` reveals a fixed number of positions per step, `Dynamic` all
+that are sure enough (the paper's dynamic sampling). Under an exact cache a finished block is run
+once more to enter it; `nfe` counts that forward, as the public code does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from sbdjax.decode import base
-from sbdjax.decode import canvas as cv
-from sbdjax.decode.base import Sampler
-from sbdjax.decode.canvas import Canvas, CanvasState
-from sbdjax.decode.forward import Forwarding, Network, make_network
-from sbdjax.decode.predict import Predict, make_predict
-from sbdjax.decode.sampling import Choose
-from sbdjax.decode.schedule import Schedule
-from sbdjax.decode.select import Order, by_score, confidence
+from sbdjax import pytree
+from sbdjax.decode.base import Limits, Sampler
+from sbdjax.decode.diffusion import blocks
+from sbdjax.decode.diffusion.blocks import AUTO, BlockGrid, Blocks, BlockState
+from sbdjax.decode.diffusion.network import Forwarding
+from sbdjax.decode.diffusion.predict import Predictor
+from sbdjax.decode.diffusion.schedule import RemaskingSchedule, StaticSteps, Threshold
+from sbdjax.decode.method import Canvas, Defaults, Method, need_mask_token
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 
+M = TypeVar("M", bound="DiffusionMethod")
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """A diffusion model and how its predictions become tokens.
+
+@pytree.dataclass
+class DiffusionMethod(Method):
+  """Base of the methods that fill blocks of masks.
 
   Attributes:
-    lm: the network.
-    choose: token choice.
-    order: what positions of a block are ranked by.
-    forwarding: cache, shift, draft mode and guidance.
-    suppress: tokens that are never chosen, beside the mask token.
+    blocks: how the masks are cut into blocks, and when a row ends.
+    predictor: how predictions become tokens, and which are surest.
+    forwarding: cache, shift and guidance.
   """
 
-  lm: LM
-  choose: Choose
-  order: Order = by_score(confidence)
-  forwarding: Forwarding = Forwarding()
-  suppress: tuple[int, ...] = ()
+  counts_prefill: ClassVar[bool] = True
 
-  def predict(self, canvas: Canvas) -> Predict:
-    return make_predict(self.choose, self.order, (canvas.mask_id, *self.suppress))
+  blocks: Blocks = dataclasses.field(default=Blocks(), kw_only=True)
+  predictor: Predictor = dataclasses.field(default=Predictor(), kw_only=True)
+  forwarding: Forwarding = dataclasses.field(default=Forwarding(), kw_only=True)
+
+  def for_model(self: M, defaults: Defaults) -> M:
+    return self.replace(
+      blocks=self.blocks.for_model(defaults), forwarding=self.forwarding.for_model(defaults)
+    )
+
+  def canvas(self, state: Any) -> Canvas:
+    return Canvas(state.start_B, self.blocks.size, state.end_B)
+
+  def grid(self, lm: LM, limits: Limits) -> BlockGrid:
+    """The blocks of rows of this model.
+
+    Raises:
+      UsageError: the model cannot be decoded this way: it was not trained to fill masks, has no
+        mask token, or no EOS for an early exit, or not the tokens that are suppressed.
+    """
+    if self.blocks.attention == AUTO:
+      raise UsageError(
+        f"{type(self).__name__} fills masks, which this checkpoint was not trained for; if it was, "
+        "say how: attention=full or block_causal"
+      )
+    mask_id = need_mask_token(lm, "it cannot be decoded by diffusion")
+    self.predictor.check(lm.config.vocab_size)
+    return self.blocks.grid(limits, mask_id)
 
 
-def mask_token(lm: LM) -> int:
-  """The mask token of `lm`. Raises UsageError where it has none."""
-  if lm.config.mask_id is None:
-    raise UsageError("this checkpoint has no mask token: it cannot be decoded by diffusion")
-  return lm.config.mask_id
+@pytree.dataclass
+class Static(DiffusionMethod):
+  """Static decoding (FreeDave, Algorithm 1): each step reveals a fixed number of positions.
+
+  Attributes:
+    steps_per_block: forwards of a block; 0: one per token. Not more than one per token.
+    blocks: how the masks are cut into blocks, and when a row ends.
+    predictor: how predictions become tokens, and which are surest.
+    forwarding: cache, shift and guidance.
+
+  Raises:
+    UsageError: a negative number of steps.
+  """
+
+  steps_per_block: int = 0
+
+  def __post_init__(self) -> None:
+    StaticSteps(self.steps_per_block)
+
+  def sampler(self, lm: LM, limits: Limits) -> Sampler:
+    return step_by_step(self, StaticSteps(self.steps_per_block), lm, limits)
 
 
-def count_forward(state: CanvasState, width_B: jax.Array) -> CanvasState:
-  """One more forward of every row, over `width_B` tokens."""
-  out = state.out
-  return state.replace(
-    out=out.replace(nfe_B=out.nfe_B + 1, query_tokens_B=out.query_tokens_B + width_B)
-  )
+@pytree.dataclass
+class Dynamic(DiffusionMethod):
+  """Dynamic decoding (FreeDave, Algorithm 1): each step reveals what is sure enough.
+
+  Attributes:
+    threshold: smallest confidence a forward reveals; it reveals at least one position.
+    blocks: how the masks are cut into blocks, and when a row ends.
+    predictor: how predictions become tokens, and which are surest.
+    forwarding: cache, shift and guidance.
+
+  Raises:
+    UsageError: a negative threshold.
+  """
+
+  threshold: float = 0.9
+
+  def __post_init__(self) -> None:
+    Threshold(self.threshold)
+
+  def sampler(self, lm: LM, limits: Limits) -> Sampler:
+    return step_by_step(self, Threshold(self.threshold), lm, limits)
 
 
-def keep_done(old, new, cache):
-  """`new` with finished rows as they were in `old`; the cache knows which rows it wrote."""
-  bare = lambda state: state.replace(cache=None)
-  return base.keep_done(old.out.done_B, bare(old), bare(new)).replace(cache=cache)
+def step_by_step(
+  method: DiffusionMethod, schedule: RemaskingSchedule, lm: LM, limits: Limits
+) -> Sampler:
+  """Algorithm 1: each forward is followed by one step of `schedule`.
 
+  Args:
+    method: its blocks, predictor and forwarding.
+    schedule: which predictions a step reveals.
+    lm: the model.
+    limits: canvas length of each row, and the EOS tokens.
 
-def starter(canvas: Canvas, network: Network):
-  """A sampler's `init`, giving a CanvasState."""
+  Raises:
+    UsageError: the model cannot be decoded this way.
+  """
+  grid = method.grid(lm, limits)
+  network = method.forwarding.network(lm, grid)
 
-  def init(params, prompt_BxP, prompt_len_B, key) -> CanvasState:
-    state = cv.start(canvas, prompt_BxP, prompt_len_B, key)
+  def init(params: Any, prompt_BxP: jax.Array, prompt_len_B: jax.Array, key: jax.Array):
+    state = blocks.start(grid, prompt_BxP, prompt_len_B, key)
     return network.prefill(params, state, prompt_BxP.shape[1])
 
-  return init
-
-
-def make_sampler(model: Model, canvas: Canvas, schedule: Schedule) -> Sampler:
-  """Algorithm 1: one step of `schedule` a forward."""
-  network = make_network(model.lm, canvas, model.forwarding, num_blocks=1)
-  predict = model.predict(canvas)
-
-  def step(params, state: CanvasState) -> CanvasState:
-    window = cv.window(canvas, state, 1)
-    masked_BxW = cv.masked(canvas, window, window.tokens_BxW)
+  def step(params: Any, state: BlockState) -> BlockState:
+    window = blocks.window(grid, state, num_blocks=1)
+    masked_BxW = blocks.masked(grid, window, window.tokens_BxW)
     active_B, storing_B = ~state.out.done_B, ~jnp.any(masked_BxW, axis=1)
-    drafts = window.tokens_BxW[:, None]
-    logits, cache = network.run(params, state, window, drafts, storing_B & active_B, active_B)
-    prediction = predict(logits, state.key_B, window.position_BxW)
-    prediction = jax.tree.map(lambda x: x[:, 0], prediction)
-    now_BxW = schedule.steps(prediction, masked_BxW, window.maskable_BxN) == 0
+    draft_Bx1xW = window.tokens_BxW[:, None]
+    logits, cache = network.run(params, state, window, draft_Bx1xW, storing_B & active_B, active_B)
+    prediction = method.predictor(logits, state.key_B, window.position_BxW)
+    prediction = jax.tree.map(lambda x_Bx1xW: x_Bx1xW[:, 0], prediction)
+    now_BxW = schedule(prediction, masked_BxW, window.maskable_BxN) == 0
     tokens_BxW = jnp.where(now_BxW, prediction.token, window.tokens_BxW)
-    new = count_forward(state, network.width(state)).replace(opened_B=jnp.ones_like(active_B))
-    new = cv.commit(canvas, new, window, tokens_BxW)
+    new = blocks.count_forward(state, network.width(state))
+    new = new.replace(opened_B=jnp.ones_like(active_B))
+    new = blocks.commit(grid, new, window, tokens_BxW)
     # Without an exact cache a finished block needs no forward of its own.
     most_B = storing_B.astype(jnp.int32) if network.stores else jnp.ones_like(new.start_B)
-    return keep_done(state, cv.close_blocks(canvas, new, window, tokens_BxW, most_B), cache)
+    new = blocks.close_blocks(grid, new, window, tokens_BxW, most_B)
+    return blocks.keep_done(state, new, cache)
 
-  return Sampler(starter(canvas, network), step, lambda state: state.out.done_B)
+  return Sampler(init, step, lambda state: state.out.done_B)
