@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from sbdjax import prompts as prompting
-from sbdjax.decode.any_order.mdm import predictions
+from sbdjax.decode.any_order.mdm import predictor
 from sbdjax.decode.any_order.ssmd import SSMD
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
@@ -226,7 +226,7 @@ def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Sc
   tokens = np.asarray([row], np.int32)
   keys = jax.random.key(seed)[None]
   log_p = elbo.any_order(
-    predictions(model.lm), model.lm.config.mask_id, model.params, tokens, keys, samples, None
+    predictor(model.lm), model.lm.config.mask_id, model.params, tokens, keys, samples, None
   )
   nats = -float(np.mean(jax.device_get(log_p)))
   return Score(nats, len(row), "any-order bound", samples, seed)

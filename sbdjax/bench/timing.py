@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from sbdjax.decode.base import Limits
-from sbdjax.decode.generate import Programs, Result, batches, check_model, results_of
+from sbdjax.decode import registry
+from sbdjax.decode.generate import Programs, Result, batches, results_of
 from sbdjax.decode.method import Method
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
@@ -158,7 +159,7 @@ class TimedDecoder:
     Raises:
       UsageError: the model cannot be decoded this way, or prompts are missing.
     """
-    check_model(self._lm, method)
+    registry.check_model(method, self._lm)
     results, prefill, decode = [], 0.0, 0.0
     for batch in batches(prompts, key, batch_size, self._limits, allow_empty=method.any_order):
       args = jax.device_put(batch.arguments(method, params))

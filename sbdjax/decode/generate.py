@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from sbdjax.decode import base
+from sbdjax.decode import base, registry
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.method import Method
 from sbdjax.errors import UsageError
@@ -274,7 +274,7 @@ class Decoder:
     Raises:
       UsageError: the model cannot be decoded this way, or prompts are missing.
     """
-    check_model(self._lm, method)
+    registry.check_model(method, self._lm)
     given = dict(max_tokens=max_tokens, allow_empty=method.any_order)
     for batch in batches(prompts, key, batch_size, self._limits, **given):
       args = batch.arguments(method, params)
@@ -292,13 +292,3 @@ class Decoder:
     compiled = jax.jit(run).lower(*args).compile()
     self.compile_seconds += time.perf_counter() - start
     return compiled
-
-
-def check_model(lm: LM | SigmaLM, method: Method) -> None:
-  """Raises UsageError where `method` is not for this kind of model."""
-  if not isinstance(lm, method.models):
-    known = " or ".join(model.__name__ for model in method.models)
-    raise UsageError(
-      f"{type(method).__name__} is not for this kind of model: it decodes {known}, this one is "
-      f"{type(lm).__name__}"
-    )

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sbdjax.corruption import MASK_SCHEDULES
-from sbdjax.decode import mdm, windows
+from sbdjax.decode.any_order.mdm import Ancestral, predictor
+from sbdjax.decode.any_order.windows import Cosine
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
 from sbdjax.lm import suppress
-from sbdjax.sigma_lm import SigmaLM
 
 
 class Measured(NamedTuple):
@@ -37,11 +36,6 @@ class Measured(NamedTuple):
   mean_nfe: float | None
 
 
-def predictions(model: Pretrained) -> mdm.Predict:
-  """Those masked diffusion decodes with; of a self-speculative model the trunk's alone."""
-  return mdm.of_sigma(model.lm) if isinstance(model.lm, SigmaLM) else mdm.of_lm(model.lm)
-
-
 def _summary(name: str, log_prob_BxN, given_L) -> elbo.Estimate:
   return elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
 
@@ -52,7 +46,7 @@ def any_order(
   """The any-order bound: masked diffusion with one token a forward."""
   run = jax.jit(
     lambda params, rows, keys: elbo.any_order(
-      predictions(model), model.lm.config.mask_id, params, rows, keys, samples, given_L
+      predictor(model.lm), model.lm.config.mask_id, params, rows, keys, samples, given_L
     )
   )
   estimate = _summary("any-order bound", run(model.params, rows, keys), given_L)
@@ -69,11 +63,11 @@ def in_steps(
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
   """The ancestral sampler with each number of steps."""
-  predict, mask_id = predictions(model), model.lm.config.mask_id
+  predict, mask_id = predictor(model.lm), model.lm.config.mask_id
 
   @jax.jit
   def run(params, rows, keys, num_steps):
-    plan = mdm.ancestral(num_steps, MASK_SCHEDULES[noise]).plan
+    plan = Ancestral(num_steps, noise).plan
     return elbo.over_plans(
       predict, mask_id, params, rows, keys, plan, num_plans=plans, given_L=given_L
     )
@@ -96,7 +90,7 @@ def speculative(
 ) -> Iterable[Measured]:
   """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit."""
   length = rows.shape[1]
-  tables = [(windows.cosine(dtau)(length), n) for n, dtau in rules]
+  tables = [(Cosine(dtau)(length), n) for n, dtau in rules]
   run = jax.jit(
     lambda params, rows, keys: elbo.over_orders(
       model.lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
@@ -119,7 +113,7 @@ def by_masks(
 
   Their mean is an estimate of the any-order bound (see `attainable`).
   """
-  predict, mask_id = predictions(model), model.lm.config.mask_id
+  predict, mask_id = predictor(model.lm), model.lm.config.mask_id
   targets, length = int(np.sum(~given_L)), rows.shape[1]
 
   @jax.jit

@@ -67,13 +67,15 @@ def measure(
   batch_size: int,
   seed: int,
   quality: Quality,
+  *,
+  warm_up: bool = True,
 ) -> dict[str, Any]:
   """One setting's numbers, means over samples; compilation apart, rows wait for the slowest."""
   before = decoder.compile_seconds
   key, size = jax.random.key(seed), min(len(prompts), batch_size)
   run = lambda some: list(decoder.generate(decoding.method, model.params, some, key, size))
-  if decoder.would_compile(decoding.method, model.params, prompts, size):
-    run(prompts[:size])  # the first execution is slower than the others
+  if warm_up:
+    run(prompts[:size])  # compiles, and the first execution is slower than the others
   compiled = decoder.compile_seconds - before
   results = run(prompts)
   mean = lambda field: float(np.mean([getattr(r, field) for r in results]))
@@ -127,6 +129,7 @@ class Recorder:
   ):
     """`measure` of every setting; settings that differ in numbers alone share a program."""
     decoders: dict[int, Decoder] = {}
+    programs: set[Any] = set()
     for decoding in settings:
       limit = decoding.max_tokens
       if limit not in decoders:
@@ -137,4 +140,6 @@ class Recorder:
         "weights_crc32": record.fingerprint(model.params),
       }
       args = (model, decoders[limit], decoding, prompts, batch_size, seed, quality)
-      self.once(about, functools.partial(measure, *args))
+      program = (limit, jax.tree.structure(decoding.method))
+      self.once(about, functools.partial(measure, *args, warm_up=program not in programs))
+      programs.add(program)
