@@ -57,11 +57,10 @@ def _sampler_row(name: str, fields: Mapping[str, Any], args: argparse.Namespace)
   )
   return compiling.time_sampler(
     name,
-    lm.config.num_layers,
     lm,
-    decoding.limits(()),
     decoding.method,
     jax.eval_shape(lm.init, jax.random.key(0)),
+    decoding.limits(()),
     batch_size=args.batch_size,
     prompt_length=args.prompt_length,
   )
