@@ -31,7 +31,8 @@ class LM(NamedTuple):
       -> (hidden_BxTxD, cache). With a cache the T new keys and values are written to
       `slots_BxT` (default: slot = position; a slot outside the cache drops the entry) and the
       returned cache has the same `length_B`: only `sbdjax.cache.commit` moves it.
-    logits: (params, hidden_BxTxD) -> float32 logits_BxTxV; call it only where logits are needed.
+    logits: (params, hidden_BxTxD) -> float32 logits_BxTxV, the mask token left out (its probability
+      is exactly 0); call it only where logits are needed.
     init_cache: (batch, capacity) -> KVCache of at least so many slots a row (whole eights).
   """
 
@@ -76,7 +77,9 @@ def make_lm(config: TransformerConfig) -> LM:
     return hidden, kv_cache.write(cache, *kv, jnp.broadcast_to(slots_BxT, tokens_BxT.shape))
 
   def logits(params, hidden):
-    return module.apply({"params": params}, hidden, method=Transformer.logits)
+    return suppress(
+      module.apply({"params": params}, hidden, method=Transformer.logits), config.mask_id
+    )
 
   def init_cache(batch, capacity):
     c = config
@@ -89,10 +92,17 @@ def make_lm(config: TransformerConfig) -> LM:
 
 
 def suppress(logits: jax.Array, token_id: int | None) -> jax.Array:
-  """Takes one token out of the distribution (its probability becomes exactly 0).
+  """Takes one token out of the distribution: its probability becomes exactly 0.
 
-  The mask token is an input symbol only: every loss, sampler and likelihood passes its logits
-  through here before a softmax.
+  The mask token is an input symbol only, so `LM.logits` and `SigmaLM.logits` pass through here;
+  who is given logits by them need not.
+
+  Args:
+    logits: [..., V].
+    token_id: the token, or None for none.
+
+  Returns:
+    The logits with -1e30 at that token.
   """
   if token_id is None:
     return logits

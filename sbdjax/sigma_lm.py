@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from sbdjax import masks
 from sbdjax.errors import UsageError
+from sbdjax.lm import suppress
 from sbdjax.nn.embedding import as_padding
 from sbdjax.nn.sigma import HeadConfig, SigmaHead, layer_config
 from sbdjax.nn.transformer import Transformer, TransformerConfig
@@ -46,8 +47,8 @@ class SigmaLM(NamedTuple):
       sigma(d) and depends on the tokens of sigma(0..d-1) and on `hidden`. Column 0 is the trunk's
       own, so the target equals the draft there; so is column `equal_at_B` (int32; the number of
       revealed tokens, for the first hidden place of a row), where it is given.
-    logits: (params, hidden_...xD) -> float32 logits_...xV, of either kind of hidden state. Take
-      the mask token out with `sbdjax.lm.suppress` before a softmax.
+    logits: (params, hidden_...xD) -> float32 logits_...xV, of either kind of hidden state; the mask
+      token is left out, as by `LM.logits`.
   """
 
   config: TransformerConfig
@@ -134,6 +135,6 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
     return align(causal, here, equal_at_B)
 
   def logits(params, hidden):
-    return run(params, Transformer.stream_logits, hidden)
+    return suppress(run(params, Transformer.stream_logits, hidden), config.mask_id)
 
   return SigmaLM(config, head, init, trunk, target, logits)

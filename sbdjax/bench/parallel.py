@@ -17,7 +17,7 @@ import numpy as np
 
 from sbdjax import cache as kv_cache
 from sbdjax.bench.timing import Summary, seconds_a_call
-from sbdjax.lm import LM, suppress
+from sbdjax.lm import LM
 from sbdjax.masks import Cached
 
 
@@ -100,7 +100,7 @@ def time_forward(
   def forward(params, tokens_BxT, cache):
     mask = Cached(cache.length_B, jnp.zeros((rows,), jnp.int32), num_causal=num_causal)
     hidden, cache = lm.apply(params, tokens_BxT, positions_BxT=position_BxT, mask=mask, cache=cache)
-    return jnp.argmax(suppress(lm.logits(params, hidden), lm.config.mask_id), axis=-1), cache
+    return jnp.argmax(lm.logits(params, hidden), axis=-1), cache
 
   def run():
     nonlocal cache
