@@ -70,7 +70,7 @@ def _read_prompts(path: str) -> list[str]:
 
 def open_model(checkpoint: str, dtype: str | None, attention_backend: str) -> Pretrained:
   """The checkpoint; one without a vocabulary reads token ids only and shows them as numbers."""
-  model = load_pretrained(checkpoint, dtype=dtype, attention_backend=attention_backend)
+  model = load_pretrained(checkpoint, dtype=dtype, attention=attention_backend)
   if model.tokenizer is None:
     shape = model.lm.config
     model = model._replace(tokenizer=NumberTokenizer(shape.vocab_size, shape.mask_id))
