@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from sbdjax import cache as kv_cache
 from sbdjax.cache import KVCache
 from sbdjax.masks import Causal, Mask
+from sbdjax.nn.config import check_attention
 from sbdjax.nn.transformer import Transformer, TransformerConfig
 
 Params = Any
@@ -47,16 +47,22 @@ class LM(NamedTuple):
     return self._replace(apply=functools.partial(self.apply, dropout_keys_B=keys_B))
 
 
-def make_lm(config: TransformerConfig) -> LM:
-  """The transformer of `config` as an LM."""
-  module = Transformer(config)
+def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
+  """The transformer of `config` as an LM.
 
-  # Parameters do not depend on how attention is computed, and kernels are not needed for them.
-  initial = Transformer(dataclasses.replace(config, attention_backend="xla"))
+  Args:
+    config: its shape and numerics.
+    attention: how attention is computed: "auto" (by the devices), "xla", "pallas_tpu", "pallas_gpu"
+      or "cudnn"; see `kernels.backend`. What is not there is found out by the first forward.
+
+  Raises:
+    UsageError: an unknown name.
+  """
+  module = Transformer(config, check_attention(attention))
 
   def init(key):
     tokens = jnp.zeros((1, 1), jnp.int32)
-    return initial.init(key, tokens, tokens, Causal(), None)["params"]
+    return Transformer(config).init(key, tokens, tokens, Causal(), None)["params"]
 
   def apply(
     params,

@@ -11,7 +11,6 @@ p_c(. | x_sigma(1:d-1)) of places in the order sigma (equation 4).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ import jax.numpy as jnp
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import suppress
+from sbdjax.nn.config import check_attention
 from sbdjax.nn.embedding import as_padding
 from sbdjax.nn.sigma import HeadConfig, SigmaHead, layer_config
 from sbdjax.nn.transformer import Transformer, TransformerConfig
@@ -90,18 +90,22 @@ def align(
   return jnp.where(equal_BxL[..., None], hidden_BxLxD, out_BxLxD)
 
 
-def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
+def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = "auto") -> SigmaLM:
   """A trunk of `config` with the causal blocks of `head` on top.
 
+  Args:
+    config: shape and numerics of the trunk.
+    head: the causal blocks.
+    attention: how attention is computed, as of `lm.make_lm`.
+
   Raises:
-    UsageError: no mask token, or heads that cannot hold two positions.
+    UsageError: no mask token, heads that cannot hold two positions, or an unknown `attention`.
   """
   if config.mask_id is None:
     raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
-  build = lambda config: (Transformer(config), SigmaHead(layer_config(config, head), head))
-  network, blocks = build(config)
-  # Parameters do not depend on how attention is computed, and kernels are not needed for them.
-  initial_network, initial_blocks = build(dataclasses.replace(config, attention_backend="xla"))
+  check_attention(attention)
+  block = layer_config(config, head)
+  network, blocks = Transformer(config, attention), SigmaHead(block, head, attention)
 
   def run(params, method, *args):
     return network.apply({"params": params["trunk"]}, *args, method=method)
@@ -111,8 +115,8 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig) -> SigmaLM:
     index = jnp.zeros((1, 1), jnp.int32)
     x = jnp.zeros((1, 1, config.d_model), config.compute_dtype)
     return {
-      "trunk": initial_network.init(trunk_key, index, index, masks.Full(), None)["params"],
-      "head": initial_blocks.init(head_key, x, x, x, index, index)["params"],
+      "trunk": Transformer(config).init(trunk_key, index, index, masks.Full(), None)["params"],
+      "head": SigmaHead(block, head).init(head_key, x, x, x, index, index)["params"],
     }
 
   def trunk(params, tokens_BxL, *, length_B=None, dropout_keys_B=None):

@@ -23,14 +23,21 @@ from sbdjax.train.step import TrainStepConfig, make_train_step
 _STEPS = 1_000_000  # of the schedule; no benchmark comes near its end
 
 
-def build_model(fields: Mapping[str, Any], *, causal_blocks: bool) -> LM | SigmaLM:
+def build_model(
+  fields: Mapping[str, Any], *, causal_blocks: bool, attention: str = "auto"
+) -> LM | SigmaLM:
   """The model of these fields of TransformerConfig, one causal block on top where asked.
+
+  Args:
+    attention: as of `lm.make_lm`.
 
   Raises:
     UsageError: unknown fields, or values that do not fit.
   """
   config = to_dataclass(TransformerConfig, fields, "model")
-  return make_sigma_lm(config, HeadConfig()) if causal_blocks else make_lm(config)
+  if causal_blocks:
+    return make_sigma_lm(config, HeadConfig(), attention)
+  return make_lm(config, attention)
 
 
 class Update(NamedTuple):

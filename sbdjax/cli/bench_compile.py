@@ -49,11 +49,14 @@ def decoding_of(name: str, max_tokens: int) -> Decoding:
   return from_flat({registry.METHOD: name, "max_tokens": max_tokens, **attention})
 
 
-def _sampler_row(name: str, fields: Mapping[str, Any], args: argparse.Namespace) -> Row:
+def _sampler_row(
+  name: str, settings: Any, fields: Mapping[str, Any], args: argparse.Namespace
+) -> Row:
   decoding = decoding_of(name, args.max_tokens)
   lm = build_model(
     dict(fields) | {"param_dtype": fields.get("compute_dtype", "float32")},
     causal_blocks=decoding.method.models == (SigmaLM,),
+    attention=settings.attention.backend,
   )
   return compiling.time_sampler(
     name,
@@ -67,7 +70,11 @@ def _sampler_row(name: str, fields: Mapping[str, Any], args: argparse.Namespace)
 
 
 def _update_row(settings: Any, fields: Mapping[str, Any], args: argparse.Namespace) -> Row:
-  lm = build_model(fields, causal_blocks=LOSSES[settings.loss_name].has_head)
+  lm = build_model(
+    fields,
+    causal_blocks=LOSSES[settings.loss_name].has_head,
+    attention=settings.attention.backend,
+  )
   update = make_update(lm, settings.loss_name, settings.loss)
   batch = make_batch(args.batch_size, args.length, lm.config.vocab_size)
   name = f"{TRAIN} {settings.loss_name}"
@@ -93,7 +100,7 @@ def rows(args: argparse.Namespace, config: ml_collections.ConfigDict) -> Iterato
       if name == TRAIN:
         yield _update_row(settings, fields, args)
       else:
-        yield _sampler_row(name, fields, args)
+        yield _sampler_row(name, settings, fields, args)
 
 
 def show(found: list[Row], console: Console):

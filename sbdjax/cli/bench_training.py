@@ -25,6 +25,8 @@ from sbdjax.cli import flags, record
 from sbdjax.cli.bench_common import build_model, make_update, uses_cache
 from sbdjax.cli.common import Parser, split_overrides, to_dataclass
 from sbdjax.cli.train import LOSSES
+from sbdjax.kernels import backend
+from sbdjax.nn.config import check_attention
 from sbdjax.nn.transformer import TransformerConfig
 
 _SMALL = dict(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, d_ff=344)
@@ -49,13 +51,16 @@ def measure(
   ):
     flags.at_least(value, least, flag)
   choice = LOSSES[args.loss]
+  # Its name while it was a field of the model.
+  attention = model.pop("attention_backend", args.attention)
+  check_attention(attention, "--attention")
   shape = _SMALL | flags.parse_fields(TransformerConfig, model, "model")
   settings = to_dataclass(choice.config, flags.parse_fields(choice.config, loss, "loss"), "loss")
   rows = []
   # The smallest first: what a device reports as its peak never falls.
   for vocab_size, length in itertools.product(sorted(vocabularies), sorted(lengths)):
     sizes = dict(vocab_size=vocab_size, mask_id=vocab_size - 1, max_seq_len=length)
-    lm = build_model(sizes | shape, causal_blocks=choice.has_head)
+    lm = build_model(sizes | shape, causal_blocks=choice.has_head, attention=attention)
     update = make_update(lm, args.loss, settings)
     batch = update.layout.place(make_batch(args.batch_size, length, vocab_size - 1))
     rows.append(time_step(update.step, update.init(), batch, vocab_size, args.repeats))
@@ -107,6 +112,7 @@ def _parser() -> Parser:
   add("--vocabularies", default="1024,8192", help="sizes of the vocabulary, separated by commas")
   add("--batch_size", type=int, default=2, help="rows of a batch")
   add("--loss", choices=tuple(LOSSES), default="sbd", help="what is trained")
+  add("--attention", default="auto", help=f"how it is computed: {', '.join(backend.NAMES)}")
   add("--repeats", type=int, default=5, help="timed updates, at least 3")
   add("--json", action="store_true", help="print one JSON object")
   return parser

@@ -34,9 +34,10 @@ from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token, reserved
 from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
-from sbdjax.kernels import backend as attention
+from sbdjax.kernels import backend
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses import block_diffusion, jacobi, mdm, ntp, sbd, ssmd
+from sbdjax.nn.config import check_attention
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
@@ -115,8 +116,7 @@ class AttentionConfig:
   backend: str = "auto"
 
   def __post_init__(self):
-    if self.backend not in attention.NAMES:
-      raise UsageError(f"attention.backend={self.backend!r}: choose one of {attention.NAMES}")
+    check_attention(self.backend, "attention.backend")
 
 
 class Settings(NamedTuple):
@@ -133,6 +133,7 @@ class Settings(NamedTuple):
   optim: OptimConfig
   train: TrainConfig
   parallel: ParallelConfig
+  attention: AttentionConfig
   head: HeadConfig | None = None
 
 
@@ -182,17 +183,14 @@ def parse_settings(config: ConfigDict) -> Settings:
     if name != "model"
   }
   model = config.get("model", ConfigDict()).to_dict()
-  if "attention_backend" in model:
-    raise UsageError("model.attention_backend is set by the config's attention.backend: use that")
-  backend = built.pop("attention").backend
-  if backend != "auto":  # which every model has to begin with
-    model["attention_backend"] = backend
   return Settings(**built, model=model, loss_name=config.loss.name)
 
 
-def _build(fields: dict[str, Any], head: HeadConfig | None) -> LM | SigmaLM:
-  config = to_dataclass(TransformerConfig, fields, "model")
-  return make_lm(config) if head is None else make_sigma_lm(config, head)
+def _build(fields: dict[str, Any], settings: Settings) -> LM | SigmaLM:
+  config, how = to_dataclass(TransformerConfig, fields, "model"), settings.attention.backend
+  if settings.head is None:
+    return make_lm(config, how)
+  return make_sigma_lm(config, settings.head, how)
 
 
 def _with_head(lm: SigmaLM, trunk: Any, seed: int) -> Any:
@@ -210,7 +208,7 @@ def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM | SigmaLM,
   if not init.checkpoint:
     if init.mask_token:
       raise UsageError("init.mask_token extends a checkpoint: without one, set model.mask_id")
-    lm = _build(settings.model, settings.head)
+    lm = _build(settings.model, settings)
     # Where documents follow one another unseparated, the next bos is the end mark of the last.
     bos = tokenizer.bos_id if data.add_bos and not data.separate_documents else None
     return lm, None, sorted({i for i in (bos, tokenizer.eos_id) if i is not None})
@@ -219,7 +217,7 @@ def _open_model(settings: Settings, tokenizer: Tokenizer) -> tuple[LM | SigmaLM,
   if init.mask_token:
     model_config, params = add_mask_token(model_config, params)
   fields = {**dataclasses.asdict(model_config), **settings.model}
-  lm = _build(fields, settings.head)
+  lm = _build(fields, settings)
   opened_head = isinstance(pretrained.lm, SigmaLM)
   if settings.head is not None and not opened_head:
     params = _with_head(lm, params, settings.train.seed)
@@ -279,7 +277,7 @@ def train_from_config(config: ConfigDict, workdir: str | pathlib.Path) -> TrainS
     keep_freed_memory()
   tokenizer = load_tokenizer(settings.data.tokenizer)
   lm, params, eos_ids = _open_model(settings, tokenizer)
-  attention.get(lm.config.attention_backend)  # says now if these devices do not have it
+  backend.get(settings.attention.backend)  # says now if these devices do not have it
   shard = dict(process_index=jax.process_index(), process_count=jax.process_count())
   shard |= dict(batch_size=settings.train.batch_size, tokenizer=tokenizer)
   batches = make_pipeline(settings.data, "train", seed=settings.train.seed, **shard)
@@ -322,7 +320,7 @@ def _record(
   """config.json: every field with its value, and under `resolved` what decoding needs."""
   sections = {
     name: dataclasses.asdict(getattr(settings, name))
-    for name in ("init", "data", "loss", "optim", "train", "parallel")
+    for name in ("init", "data", "loss", "optim", "train", "parallel", "attention")
   }
   if settings.head is not None:
     sections["head"] = dataclasses.asdict(settings.head)
@@ -363,7 +361,7 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   if "collect" in config and not training.data.path:
     training.data.path = "(to be collected)"
   settings = parse_settings(training)
-  lm = _build(_architecture(settings), settings.head)
+  lm = _build(_architecture(settings), settings)
   loss_fn = _training_loss(settings, lm)
   return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
 

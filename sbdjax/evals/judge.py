@@ -16,7 +16,7 @@ import numpy as np
 
 from sbdjax.decode.select import entropy
 from sbdjax.errors import UsageError
-from sbdjax.lm import LM, suppress
+from sbdjax.lm import LM
 from sbdjax.masks import Causal
 from sbdjax.sigma_lm import SigmaLM
 
@@ -75,7 +75,7 @@ class Judge:
 
     def row(args):  # one row's logits exist at a time
       hidden_LxD, targets_L = args
-      logits = suppress(self.lm.logits(params, hidden_LxD), self.lm.config.mask_id)
+      logits = self.lm.logits(params, hidden_LxD)
       log_p = jax.nn.log_softmax(logits, axis=-1)
       picked = jnp.take_along_axis(log_p, targets_L[:, None], axis=-1)
       return -picked[:, 0], entropy(logits)

@@ -18,7 +18,6 @@ from sbdjax.decode.any_order.mdm import Ancestral, predictor
 from sbdjax.decode.any_order.windows import Cosine
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
-from sbdjax.lm import suppress
 
 
 class Measured(NamedTuple):
@@ -125,7 +124,7 @@ def by_masks(
     masked = jax.vmap(places)(jax.random.split(key, len(rows)))
     length_B = jnp.full((len(rows),), length, jnp.int32)
     logits = predict(params, jnp.where(masked, mask_id, rows), length_B)
-    log_p = jax.nn.log_softmax(suppress(logits, mask_id))
+    log_p = jax.nn.log_softmax(logits)
     log_p = jnp.take_along_axis(log_p, rows[..., None], axis=2)[..., 0]
     return -jnp.sum(jnp.where(masked, log_p, 0.0)) / (len(rows) * masks)
 

@@ -21,7 +21,7 @@ from flax import traverse_util
 from safetensors.numpy import save
 
 from sbdjax.errors import CheckpointError, UsageError
-from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.nn.config import TransformerConfig, from_record
 
 _KEY = "sbdjax"
 
@@ -72,8 +72,7 @@ def read(path: str | os.PathLike) -> tuple[TransformerConfig, dict, dict[str, An
     raise CheckpointError(f"cannot read {path}: {e}") from e
   try:
     settings = json.loads(metadata[_KEY])
-    # How attention is computed belongs to the run that wrote the file.
-    config = TransformerConfig(**settings.pop("model") | {"attention_backend": "auto"})
+    config = from_record(settings.pop("model"))
   except (ValueError, TypeError, KeyError, UsageError) as e:
     raise CheckpointError(f"{path} describes a model this version does not know: {e}") from e
   return config, traverse_util.unflatten_dict(flat, sep="."), settings

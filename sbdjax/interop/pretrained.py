@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import pathlib
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from sbdjax.interop.hf import directory, files, save
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
+from sbdjax.nn.config import from_record
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
@@ -48,7 +50,8 @@ def load_pretrained(
   *,
   dtype: str | None = None,
   mesh: Mesh | None = None,
-  attention_backend: str = "auto",
+  attention: str = "auto",
+  attention_backend: str | None = None,
 ) -> Pretrained:
   """Opens a checkpoint.
 
@@ -60,28 +63,36 @@ def load_pretrained(
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
       default device. A Hugging Face directory is read tensor by tensor into that layout. The
       model's functions are traced with it, for kernels that have to be cut over devices.
-    attention_backend: as of `TransformerConfig`; no checkpoint says it.
+    attention: how attention is computed, as of `lm.make_lm`; no checkpoint says it.
+    attention_backend: the old name of `attention`, for one release.
 
   Raises:
     CheckpointError: nothing there, or nothing this package can read.
+    UsageError: an unknown `attention`.
   """
-  model = _open(path, dtype, mesh)
+  if attention_backend is not None:
+    warnings.warn(
+      "load_pretrained(attention_backend=...) is now attention=...",
+      DeprecationWarning,
+      stacklevel=2,
+    )
+    attention = attention_backend
+  model = _open(path, dtype, mesh, attention)
   lm = model.lm
-  if attention_backend != lm.config.attention_backend:
-    config = dataclasses.replace(lm.config, attention_backend=attention_backend)
-    lm = make_sigma_lm(config, lm.head) if isinstance(lm, SigmaLM) else make_lm(config)
   if mesh is not None:
     run = ("trunk", "target") if isinstance(lm, SigmaLM) else ("apply",)
     lm = lm._replace(**{name: sharded.within(mesh, getattr(lm, name)) for name in run})
   return model._replace(lm=lm)
 
 
-def _open(path: str | os.PathLike, dtype: str | None, mesh: Mesh | None) -> Pretrained:
+def _open(
+  path: str | os.PathLike, dtype: str | None, mesh: Mesh | None, attention: str
+) -> Pretrained:
   name = str(path)
   file = assets.path(EMBEDDED[name]) if name in EMBEDDED else pathlib.Path(name).expanduser()
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
-    return Pretrained(*directory.read(file, dtype, shardings))
+    return Pretrained(*directory.read(file, dtype, shardings, attention))
   head = None
   how = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
@@ -107,7 +118,7 @@ def _open(path: str | os.PathLike, dtype: str | None, mesh: Mesh | None) -> Pret
     eos_ids = (1, 2)  # llama2.c ends a text at its bos token; 2 is eos in the vocabulary
   if dtype is not None:
     config = dataclasses.replace(config, param_dtype=dtype, compute_dtype=dtype)
-  lm = make_lm(config) if head is None else make_sigma_lm(config, head)
+  lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
   check_params(lm, params, str(path))
   params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)
   if mesh is not None:
@@ -218,8 +229,7 @@ def _read_workdir(folder: pathlib.Path):
     raise CheckpointError(f"{folder} is no training workdir: cannot read {file.name} ({e})") from e
   try:
     resolved = settings["resolved"]
-    # How attention is computed belongs to the run that wrote the file.
-    config = native.TransformerConfig(**resolved["model"] | {"attention_backend": "auto"})
+    config = from_record(resolved["model"])
     head = HeadConfig(**resolved["head"]) if "head" in resolved else None
     tokenizer, eos_ids = resolved["tokenizer"], resolved["eos_ids"]
     how = resolved.get("generation", {})

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sbdjax.likelihood import ssmd
-from sbdjax.lm import suppress
 from sbdjax.sigma_lm import SigmaLM, in_order
 
 
@@ -50,7 +49,7 @@ def pass_log_probs(
   observed_L = tokens_L[sigma_L]
 
   def log_probs(hidden_BxLxD):
-    log_p = to_log_probs(suppress(model.logits(params, hidden_BxLxD), model.config.mask_id))
+    log_p = to_log_probs(model.logits(params, hidden_BxLxD))
     return jnp.take_along_axis(log_p, observed_L[None, :, None], axis=2)[..., 0]
 
   def passes(revealed_B):
@@ -126,7 +125,8 @@ def any_order(
   the mean what it is. Sampling one token a forward has exactly this expectation.
 
   Args:
-    predict: (params, tokens_BxL, length_B) -> logits_BxLxV; see `decode.mdm.of_lm`.
+    predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
+      `decode.mdm.of_lm`.
     keys_B: one key a text.
     given_L: bool, places that are known beforehand: never masked, and not counted among the D.
   """
@@ -145,7 +145,7 @@ def any_order(
 
     masked, hidden_B = jax.vmap(noise)(keys_B)
     logits = predict(params, jnp.where(masked, mask_id, tokens_BxL), length_B)
-    log_p = jax.nn.log_softmax(suppress(logits, mask_id))
+    log_p = jax.nn.log_softmax(logits)
     log_p = jnp.take_along_axis(log_p, tokens_BxL[..., None], axis=2)[..., 0]
     return targets / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
 
@@ -183,7 +183,8 @@ def over_plans(
   self-speculative sampling: the two may be compared at equal NFE.
 
   Args:
-    predict: (params, tokens_BxL, length_B) -> logits_BxLxV; see `decode.mdm.of_lm`.
+    predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
+      `decode.mdm.of_lm`.
     keys_B: one key a text.
     plan: `plan` of `decode.mdm.ancestral` or `decode.mdm.first_hitting`, the sampler's own.
     given_L: bool, places that are known beforehand.
@@ -201,7 +202,7 @@ def over_plans(
       due_B = jnp.min(jnp.where(masked_BxL, step_BxL, never), axis=1, keepdims=True)
       now_BxL = masked_BxL & (step_BxL == due_B)
       logits = predict(params, jnp.where(masked_BxL, mask_id, tokens_BxL), length_B)
-      log_p = jax.nn.log_softmax(suppress(logits, mask_id))
+      log_p = jax.nn.log_softmax(logits)
       log_p = jnp.take_along_axis(log_p, tokens_BxL[..., None], axis=2)[..., 0]
       total = PlanTotals(
         total.log_prob + jnp.sum(jnp.where(now_BxL, log_p, 0.0), axis=1),

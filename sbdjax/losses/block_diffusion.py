@@ -163,7 +163,6 @@ def make_loss(config: BlockDiffusionLossConfig):
       lambda h: lm.logits(params, h),
       hidden[:, length:],
       tokens,
-      mask_id=lm.config.mask_id,
       chunk=config.chunk,
     )
     weights = target_weights(batch)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax.errors import UsageError
-from sbdjax.lm import suppress
 
 # One chunk of float32 logits is 1024 x 128k x 4 B = 0.5 GB; with the backward pass XLA holds about
 # three of them at a time (1.75 GB, compiled for CPU), whatever the number of tokens.
@@ -30,16 +29,14 @@ def token_nll(
   hidden_BxLxD: jax.Array,
   targets_BxL: jax.Array,
   *,
-  mask_id: int | None,
   chunk: int = CHUNK,
 ) -> tuple[jax.Array, jax.Array]:
   """-log p(target), computed `chunk` tokens at a time; logits are recomputed in the backward pass.
 
   Args:
-    logits_fn: hidden [n, D] -> float32 logits [n, V].
+    logits_fn: hidden [n, D] -> float32 logits [n, V], the mask token left out (`LM.logits`).
     hidden_BxLxD: final hidden states.
     targets_BxL: int32 token to predict at each position.
-    mask_id: token that has probability zero, or None.
     chunk: tokens whose logits exist at one time.
 
   Returns:
@@ -47,7 +44,7 @@ def token_nll(
   """
 
   def nll(hidden_nxD, targets_n):
-    logits = suppress(logits_fn(hidden_nxD), mask_id)
+    logits = logits_fn(hidden_nxD)
     picked = jnp.take_along_axis(logits, targets_n[:, None], axis=-1)[:, 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked, jnp.argmax(logits, -1) == targets_n
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from sbdjax import masks
 from sbdjax.errors import UsageError
-from sbdjax.lm import LM, suppress
+from sbdjax.lm import LM
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, in_chunks, token_nll
 from sbdjax.losses.ntp import shifted
 
@@ -105,7 +105,6 @@ def token_kl(
   teacher_BxMxD: jax.Array,
   *,
   temperature: float,
-  mask_id: int | None,
   chunk: int = CHUNK,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """KL(teacher || student) T^2 of each position; no gradient reaches the teacher.
@@ -116,8 +115,8 @@ def token_kl(
   """
 
   def one(student_nxD, teacher_nxD):
-    student = suppress(logits_fn(student_nxD), mask_id)
-    teacher = jax.lax.stop_gradient(suppress(logits_fn(teacher_nxD), mask_id))
+    student = logits_fn(student_nxD)
+    teacher = jax.lax.stop_gradient(logits_fn(teacher_nxD))
     log_q = jax.nn.log_softmax(student / temperature, axis=-1)
     log_p = jax.nn.log_softmax(teacher / temperature, axis=-1)
     p = jnp.exp(log_p)
@@ -184,11 +183,10 @@ def make_loss(config: JacobiLossConfig):
       positions_BxT=jnp.concatenate([batch["positions"], position_BxM], axis=1),
       mask=MASKS[config.mask](start_B, k, num_noisy, config.window),
     )
-    heads = dict(mask_id=lm.config.mask_id, chunk=config.chunk)
     logits_fn = lambda h: lm.logits(params, h)
 
     targets, weights = shifted(batch)
-    nll, correct = token_nll(logits_fn, hidden[:, :length], targets, **heads)
+    nll, correct = token_nll(logits_fn, hidden[:, :length], targets, chunk=config.chunk)
     nll_B, weight_B = jnp.sum(nll * weights, axis=1), jnp.sum(weights, axis=1)
 
     teacher = jnp.take_along_axis(hidden[:, :length], position_BxM[..., None], axis=1)
@@ -196,7 +194,7 @@ def make_loss(config: JacobiLossConfig):
     counts, blocks_B = kept(config, batch, clean)
     counts = counts.reshape(rows, num_noisy).astype(jnp.float32)
     kl, entropy, same = token_kl(
-      logits_fn, hidden[:, length:], teacher, temperature=config.temperature, **heads
+      logits_fn, hidden[:, length:], teacher, temperature=config.temperature, chunk=config.chunk
     )
     of_text = lambda x: normalise(
       jnp.sum(x * counts, axis=1), jnp.sum(counts, axis=1), blocks_B.astype(jnp.float32)

@@ -125,9 +125,7 @@ def make_loss(config: MDMLossConfig):
       positions_BxT=batch["positions"],
       mask=masks.Full(length_B),
     )
-    nll, correct = token_nll(
-      lambda h: lm.logits(params, h), hidden, tokens, mask_id=lm.config.mask_id, chunk=config.chunk
-    )
+    nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, tokens, chunk=config.chunk)
     weights = batch["weights"] * masked
     nll_B, total, count = jnp.sum(nll * weights, 1), jnp.sum(batch["weights"]), jnp.sum(weights)
     metrics = {

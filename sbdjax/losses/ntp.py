@@ -57,9 +57,7 @@ def make_loss(config: NTPLossConfig):
       mask=masks.Causal(documents(batch, config.document_mask)),
     )
     targets, weights = shifted(batch)
-    nll, correct = token_nll(
-      lambda h: lm.logits(params, h), hidden, targets, mask_id=lm.config.mask_id, chunk=config.chunk
-    )
+    nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, targets, chunk=config.chunk)
     loss, weight = jnp.sum(nll * weights), jnp.sum(weights)
     metrics = {"ntp_loss": (loss, weight), "ntp_accuracy": (jnp.sum(correct * weights), weight)}
     return loss, weight, metrics

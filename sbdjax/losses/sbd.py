@@ -116,7 +116,6 @@ def make_loss(config: SBDLossConfig):
       lambda h: lm.logits(params, h),
       hidden,
       jnp.concatenate([next_tokens, tokens], axis=1),
-      mask_id=lm.config.mask_id,
       chunk=config.chunk,
     )
     ntp_sum, weight = jnp.sum(nll[:, :length] * ntp_weights), jnp.sum(ntp_weights)

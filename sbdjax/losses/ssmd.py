@@ -64,7 +64,6 @@ def make_loss(config: SSMDLossConfig):
       lambda h: lm.logits(params, h),
       jnp.concatenate([in_order(hidden, order.sigma), target]),
       jnp.concatenate([in_sigma, in_sigma]),
-      mask_id=lm.config.mask_id,
       chunk=config.chunk,
     )
     weights = in_order(batch["weights"], order.sigma) * order.hidden_columns()

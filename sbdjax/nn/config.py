@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -28,7 +30,6 @@ _CHOICES = {
   "param_dtype": ("float32", "bfloat16", "float16"),
   "compute_dtype": ("float32", "bfloat16", "float16"),
   "remat": tuple(REMAT_POLICIES),
-  "attention_backend": backend.NAMES,
 }
 
 
@@ -36,7 +37,8 @@ _CHOICES = {
 class TransformerConfig:
   """Shape and numerics of the network.
 
-  The defaults are those of Llama; what other families need are the fields that say so.
+  The defaults are those of Llama; what other families need are the fields that say so. How
+  attention is computed belongs to the run, not to the model: it is an argument of `lm.make_lm`.
 
   Attributes:
     vocab_size: rows of the embedding, those of the mask token and of padding included.
@@ -75,8 +77,6 @@ class TransformerConfig:
       evenly between devices); they are never predicted.
     dropout: probability that a channel of what a layer's attention or MLP adds is dropped, where
       training asks for it (`LM.dropping`); nothing is dropped otherwise.
-    attention_backend: "auto" (by the devices), "xla", "pallas_tpu", "pallas_gpu" or "cudnn"; see
-      `kernels.backend`. It belongs to the run, not to the model: checkpoints are opened with "auto".
   """
 
   vocab_size: int
@@ -109,9 +109,8 @@ class TransformerConfig:
   rope_frequencies: tuple[float, ...] | None = None
   unused_rows: int = 0
   dropout: float = 0.0
-  attention_backend: str = "auto"
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")
     for name in (*sizes, "max_seq_len"):
       if getattr(self, name) < 1:
@@ -147,7 +146,7 @@ class TransformerConfig:
     if self.pad_id is not None and not self.token_dropout:
       raise UsageError("model.pad_id has no effect without model.token_dropout")
 
-  def _resolve_heads(self):
+  def _resolve_heads(self) -> None:
     if self.num_heads % self.num_kv_heads:
       raise UsageError(
         f"model.num_heads={self.num_heads} must be a multiple of "
@@ -164,3 +163,33 @@ class TransformerConfig:
       raise UsageError(
         f"model.head_dim={self.head_dim} must be positive, and even for rotary positions"
       )
+
+
+def check_attention(name: str, where: str = "attention") -> str:
+  """`name`, which says how attention is computed.
+
+  Args:
+    name: one of `kernels.backend.NAMES`.
+    where: what to call it in the message.
+
+  Raises:
+    UsageError: any other name.
+  """
+  if name not in backend.NAMES:
+    raise UsageError(f"{where}={name!r}: choose one of {', '.join(backend.NAMES)}")
+  return name
+
+
+def from_record(fields: Mapping[str, Any]) -> TransformerConfig:
+  """The configuration of fields that a checkpoint records.
+
+  Checkpoints written before attention became a setting of the run record `attention_backend` too.
+
+  Raises:
+    TypeError: no mapping, or fields this version does not know.
+    UsageError: values out of range.
+  """
+  if not isinstance(fields, Mapping):
+    raise TypeError(f"a model is recorded as a mapping of its fields, not {fields!r}")
+  known = {name: value for name, value in fields.items() if name != "attention_backend"}
+  return TransformerConfig(**known)

@@ -105,10 +105,12 @@ class SigmaHead(nn.Module):
   Attributes:
     config: of the causal layers; see `layer_config`.
     head: see `HeadConfig`.
+    attention: as of `Transformer`.
   """
 
   config: TransformerConfig
   head: HeadConfig
+  attention: str = "xla"
 
   @nn.compact
   def __call__(self, embedded_BxLxD, here_BxLxD, next_BxLxD, here_BxL, next_BxL, keys_B=None):
@@ -134,10 +136,12 @@ class SigmaHead(nn.Module):
     of_keys_BxL = KEY_POSITIONS[self.head.key_positions](here_BxL, next_BxL)
     seconds = (next_BxL, of_keys_BxL)
     turns = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
-    attention = backend.get(c.attention_backend, c.compute_dtype, c.head_dim)
+    attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(masks.Causal(), length, length)
     of_layers = per_layer(c, keys_B)
-    x_BxLxD, _ = stack(c)(c, False, name="layers")(x_BxLxD, of_layers, None, turns, plan)
+    x_BxLxD, _ = stack(c)(c, False, attention.attend, name="layers")(
+      x_BxLxD, of_layers, None, turns, plan
+    )
     init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)
     return linear(make_norm(c, name="out_norm")(x_BxLxD), out.astype(c.compute_dtype))

@@ -6,7 +6,11 @@ layer leaves carry a leading axis N, so compile time does not grow with depth.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from sbdjax.errors import UsageError
@@ -21,11 +25,18 @@ from sbdjax.nn.parts import MLP, RMSNorm, dense_init, gelu, make_norm
 
 __all__ = ["REMAT_POLICIES", "Transformer", "TransformerConfig"]
 
+Attend = Callable[[jax.Array, tuple[parts.Part, ...], tuple[parts.Part, ...], Any], jax.Array]
+
 
 class Attention(nn.Module):
-  """Grouped-query attention over [cache | new tokens], with rotary positions where given."""
+  """Grouped-query attention over [cache | new tokens], with rotary positions where given.
+
+  Attributes:
+    attend: `kernels.backend.Backend.attend` of the backend that made the plan.
+  """
 
   config: TransformerConfig
+  attend: Attend
 
   def _project(self, name, x_BxTxD, heads):
     """One of q, k, v: kernel [D, heads, Dh]; returns [B, heads, T, Dh]."""
@@ -53,9 +64,7 @@ class Attention(nn.Module):
     keys, values = (
       (*(parts.Layer(x, layer) for x in old), new) for old, new in ((old_k, k), (old_v, v))
     )
-    out = backend.get(c.attention_backend, c.compute_dtype, c.head_dim).attend(
-      q, keys, values, plan
-    )
+    out = self.attend(q, keys, values, plan)
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
     kernel = self.param(
@@ -76,11 +85,12 @@ class Layer(nn.Module):
 
   config: TransformerConfig
   keep_kv: bool
+  attend: Attend
 
   @nn.compact
   def __call__(self, x_BxTxD, of_layer, cached_kv, turns, plan):
     c, (layer, keys_B) = self.config, of_layer
-    attended, kv = Attention(c, name="attn")(
+    attended, kv = Attention(c, self.attend, name="attn")(
       make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, turns, plan
     )
     x_BxTxD = x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0)
@@ -92,9 +102,10 @@ class Layer(nn.Module):
 def stack(config: TransformerConfig):
   """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
 
-  Called as `stack(config)(config, keep_kv, name=...)(x_BxTxD, of_layers, cached_kv, turns, plan)`;
+  Called as
+  `stack(config)(config, keep_kv, attend, name=...)(x_BxTxD, of_layers, cached_kv, turns, plan)`;
   `of_layers` from `per_layer`; `turns` are the rotations (`rope.rotation`) of queries and of keys,
-  or None; `plan` is the attention backend's.
+  or None; `attend` and `plan` are of one attention backend.
   """
   layer = Layer
   if config.remat != "none":
@@ -117,9 +128,15 @@ def per_layer(config: TransformerConfig, keys_B):
 
 
 class Transformer(nn.Module):
-  """Tokens to final hidden states; `logits` maps those to the vocabulary where asked."""
+  """Tokens to final hidden states; `logits` maps those to the vocabulary where asked.
+
+  Attributes:
+    attention: how attention is computed, one of `kernels.backend.NAMES`. Parameters do not depend
+      on it, and making them with plain XLA needs no kernels.
+  """
 
   config: TransformerConfig
+  attention: str = "xla"
 
   def setup(self):
     c = self.config
@@ -191,9 +208,9 @@ class Transformer(nn.Module):
       turns = (rope.rotation(positions_BxT, rope.frequencies_of(c)),) * 2
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
-    attention = backend.get(c.attention_backend, c.compute_dtype, c.head_dim)
+    attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(mask, num_queries, capacity + num_queries)
-    layers = stack(c)(c, cached_kv is not None, name="layers")
+    layers = stack(c)(c, cached_kv is not None, attention.attend, name="layers")
     return layers(x_BxTxD, per_layer(c, keys_B), cached_kv, turns, plan)
 
   def stream_logits(self, stream_BxTxD):

@@ -64,7 +64,8 @@ def test_verb(loss, capsys):
     ("--repeats=2", "--repeats=2: give 3 or more"),
     ("--loss=sdb", "invalid choice: 'sdb'"),
     ("--model.num_layer=2", "did you mean 'num_layers'"),
-    ("--model.attention_backend=fast", "attention_backend"),
+    ("--attention=fast", "--attention='fast'"),
+    ("--model.attention_backend=fast", "--attention='fast'"),
     ("--loss.block_size=2", "unknown field loss.block_size"),
   ],
 )

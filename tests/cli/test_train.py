@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -90,6 +91,18 @@ def test_each_checkpoint_of_a_run_opens(finished):
   assert (newest != fourth).any()
   with pytest.raises(CheckpointError, match="no checkpoint at"):
     embedding(workdir / "checkpoints" / "5")
+
+
+def test_a_workdir_that_records_attention_with_the_model_opens(finished, tmp_path):
+  """As they were written while it was a field of the model."""
+  shutil.copytree(finished[1], tmp_path / "run")
+  path = tmp_path / "run" / "config.json"
+  record = json.loads(path.read_text())
+  assert record["attention"] == {"backend": "auto"}
+  assert "attention_backend" not in record["resolved"]["model"]
+  record["resolved"]["model"]["attention_backend"] = "pallas_tpu"
+  path.write_text(json.dumps(record))
+  assert load_pretrained(tmp_path / "run").lm.config == load_pretrained(finished[1]).lm.config
 
 
 @pytest.mark.parametrize(

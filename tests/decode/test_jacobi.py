@@ -20,7 +20,7 @@ from sbdjax.decode import (
   verify,
 )
 from sbdjax.errors import UsageError
-from sbdjax.lm import LM
+from sbdjax.lm import LM, suppress
 from tests import models
 from tests.decode import jacobi_reference
 from tests.decode.registry import CONFIG, MASK
@@ -43,7 +43,8 @@ def counting_lm():
 
   def logits(params, hidden):
     del params
-    return 10.0 * jax.nn.one_hot(hidden[..., 0] % 11, CONFIG.vocab_size)
+    said = 10.0 * jax.nn.one_hot(hidden[..., 0] % 11, CONFIG.vocab_size)
+    return suppress(said, CONFIG.mask_id)
 
   def init_cache(batch, capacity):
     return kv_cache.init(1, batch, capacity, 1, 2, "float32")

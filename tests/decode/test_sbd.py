@@ -8,7 +8,7 @@ import pytest
 from sbdjax import cache as kv_cache
 from sbdjax.decode import ar, base, sampling, sbd, select
 from sbdjax.errors import UsageError
-from sbdjax.lm import LM
+from sbdjax.lm import LM, suppress
 from tests import models
 from tests.decode.registry import CONFIG
 
@@ -54,7 +54,7 @@ class Run:
 
     def logits(params, hidden):
       del params
-      return jnp.asarray(LOGITS)[hidden[..., 0]]
+      return suppress(jnp.asarray(LOGITS)[hidden[..., 0]], CONFIG.mask_id)
 
     def init_cache(batch, capacity):
       return kv_cache.init(1, batch, capacity, 1, 2, "float32")

@@ -13,7 +13,7 @@ from sbdjax.decode import ar, base, sampling, sbd_verified, verify
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import load_pretrained
-from sbdjax.lm import LM, make_lm
+from sbdjax.lm import LM, make_lm, suppress
 from tests import models
 from tests.decode.registry import CONFIG
 from tests.reference import network, statistics, visibility
@@ -48,7 +48,8 @@ def scripted_lm(right_B):
 
   def logits(params, hidden):
     del params
-    return 10.0 * jax.nn.one_hot(hidden[..., 0], CONFIG.vocab_size)
+    said = 10.0 * jax.nn.one_hot(hidden[..., 0], CONFIG.vocab_size)
+    return suppress(said, CONFIG.mask_id)
 
   def init_cache(batch, capacity):
     return kv_cache.init(1, batch, capacity, 1, 2, "float32")

@@ -14,6 +14,7 @@ from sbdjax.decode import base, generate, ssmd, windows
 from sbdjax.errors import UsageError
 from sbdjax.likelihood import elbo
 from sbdjax.likelihood import ssmd as likelihood
+from sbdjax.lm import suppress
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from tests import models
@@ -146,7 +147,8 @@ def table_model():
     return sigma_lm.align(before + following, own, equal_at_B)
 
   config, head = models.config(vocab_size=V, mask_id=V - 1, num_layers=11), HeadConfig()
-  return sigma_lm.SigmaLM(config, head, None, trunk, target, lambda params, hidden: hidden)
+  logits = lambda params, hidden: suppress(hidden, config.mask_id)
+  return sigma_lm.SigmaLM(config, head, None, trunk, target, logits)
 
 
 def runner(window, **settings):

@@ -1,5 +1,7 @@
 """A small random model of every family, as `load_pretrained` would return it."""
 
+import numpy as np
+
 from sbdjax.interop import GenerationDefaults, Pretrained
 from tests import models
 
@@ -67,3 +69,8 @@ def build(name, seed=0, tokenizer=None, **changes) -> Pretrained:
   how = {"eos_ids": (2, 3)} | how
   generation = GenerationDefaults(mask_id=lm.config.mask_id, **how)
   return Pretrained(lm, models.random_params(lm, seed), tokenizer, generation)
+
+
+def without(token_id, logits):
+  """The logits of all other tokens; all of them where there is no such token."""
+  return logits if token_id is None else np.delete(logits, token_id, axis=-1)

@@ -12,7 +12,7 @@ from tokenizers import models as library_models
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token, find_reserved, reserved
-from sbdjax.lm import make_lm, suppress
+from sbdjax.lm import make_lm
 from sbdjax.masks import Causal
 from tests import models
 
@@ -23,7 +23,7 @@ def probabilities(lm, params):
   @jax.jit
   def run(params):
     hidden, _ = lm.apply(params, tokens, positions_BxT=models.positions(2, 6), mask=Causal())
-    return jax.nn.softmax(suppress(lm.logits(params, hidden), lm.config.mask_id))
+    return jax.nn.softmax(lm.logits(params, hidden))
 
   return np.asarray(run(params))
 

@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
+from safetensors.numpy import save_file
 
 from sbdjax.data import assets
-from sbdjax.errors import CheckpointError, SbdjaxError
+from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import native
 from sbdjax.interop.pretrained import check_vocabulary, load_pretrained
 from sbdjax.lm import make_lm
+from sbdjax.masks import Causal
 from tests import models
 
 # As many embedding rows as the embedded vocabulary has tokens, and one for the mask.
@@ -53,6 +56,44 @@ def test_our_own_file(tmp_path):
   assert lm.config == CONFIG
   assert (tokenizer.mask_id, generation.mask_id, generation.eos_ids) == (512, 512, (1, 2))
   jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+def forward(lm, params):
+  tokens = models.tokens(1, 4)
+  return lm.apply(params, tokens, positions_BxT=models.positions(1, 4), mask=Causal())[0]
+
+
+def test_how_attention_is_computed_is_an_argument_and_not_part_of_the_model(tmp_path):
+  params = write(tmp_path / "m.safetensors")
+  plain = load_pretrained(tmp_path / "m.safetensors", attention="xla").lm
+  absent = load_pretrained(tmp_path / "m.safetensors", attention="pallas_tpu").lm
+  assert plain.config == absent.config == CONFIG
+  forward(plain, params)
+  with pytest.raises(UsageError, match="does not run on cpu"):
+    forward(absent, params)
+  with pytest.raises(UsageError, match="attention='fast': choose one of auto, xla"):
+    load_pretrained(tmp_path / "m.safetensors", attention="fast")
+
+
+def test_the_old_name_of_that_argument_works_with_a_warning(tmp_path):
+  params = write(tmp_path / "m.safetensors")
+  with pytest.warns(DeprecationWarning, match="attention=") as caught:
+    lm = load_pretrained(tmp_path / "m.safetensors", attention_backend="pallas_tpu").lm
+  assert caught[0].filename == __file__
+  with pytest.raises(UsageError, match="does not run on cpu"):
+    forward(lm, params)
+
+
+def test_a_file_that_records_how_attention_was_computed_still_opens(tmp_path):
+  """Written while that was a field of the model."""
+  model = dataclasses.asdict(CONFIG) | {"attention_backend": "pallas_tpu"}
+  settings = {"model": model, "tokenizer": "tok512", "eos_ids": [1, 2]}
+  params = models.random_params(make_lm(CONFIG))
+  flat = traverse_util.flatten_dict(jax.device_get(params), sep=".")
+  save_file(flat, tmp_path / "m.safetensors", {"sbdjax": json.dumps(settings)})
+  opened = load_pretrained(tmp_path / "m.safetensors")
+  assert opened.lm.config == CONFIG
+  np.testing.assert_array_equal(forward(opened.lm, params), forward(make_lm(CONFIG), params))
 
 
 def test_dtype_overrides_both_dtypes(tmp_path):

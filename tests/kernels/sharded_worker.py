@@ -50,7 +50,7 @@ def main():
   assert jax.device_count() == 4
   # The devices are no TPUs, but the interpreter stands in for them.
   backend._RUNS_ON["pallas_tpu"] = lambda *_: True
-  make = lambda name: make_lm(models.config(num_layers=1, attention_backend=name))
+  make = lambda name: make_lm(models.config(num_layers=1), name)
   params = models.random_params(make("xla"))
   tokens = models.tokens(BATCH, LENGTH)
   segments = (np.arange(LENGTH) < np.array([[3], [5], [12], [8]])).astype(np.int32)

@@ -13,6 +13,8 @@ from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.kernels import backend, cudnn, decode, flash, parts
 from sbdjax.lm import make_lm
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import make_sigma_lm
 from tests import models
 from tests.jit import quick_jit
 from tests.kernels import mask_cases
@@ -72,11 +74,11 @@ def test_a_backend_of_other_devices_is_refused(name):
 
 
 def test_the_network_knows_the_backends():
-  with pytest.raises(UsageError, match="attention_backend"):
-    models.config(attention_backend="pallas")
-  assert {models.config(attention_backend=n).attention_backend for n in backend.NAMES} == {
-    *backend.NAMES
-  }
+  for name in backend.NAMES:
+    make_lm(models.config(), name)
+  for make in (make_lm, lambda config, name: make_sigma_lm(config, HeadConfig(), name)):
+    with pytest.raises(UsageError, match="attention='pallas': choose one of auto, xla"):
+      make(models.config(mask_id=12), "pallas")
 
 
 @pytest.mark.parametrize("name", ["sbd_documents", "cached_5_2", "cached_70_70", "jacobi_cached"])
@@ -181,7 +183,7 @@ def test_the_network_computes_the_same_on_tpu(case):
 
 def test_parameters_are_made_without_kernels():
   """Whose devices this process does not have."""
-  lm = make_lm(models.config(attention_backend="pallas_tpu"))
+  lm = make_lm(models.config(), "pallas_tpu")
   assert jax.eval_shape(lm.init, jax.random.key(0))
   with pytest.raises(UsageError, match="cpu"):
     jax.eval_shape(window(lm)[0], *window(lm)[1])

@@ -7,6 +7,7 @@ target's row on the draft's and on the tokens before it, each with its place and
 import jax.numpy as jnp
 import numpy as np
 
+from sbdjax.lm import suppress
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, align, in_order
 from tests import models
@@ -41,7 +42,7 @@ def make_lm() -> SigmaLM:
     return align(causal, in_order(hidden_BxLxD, sigma_BxL), equal_at_B)
 
   def logits(params, hidden):
-    return params["table"][hidden[..., 0].astype(jnp.int32)]
+    return suppress(params["table"][hidden[..., 0].astype(jnp.int32)], MASK)
 
   config = models.config(vocab_size=V, mask_id=MASK)
   return SigmaLM(config, HeadConfig(), lambda key: PARAMS, trunk, target, logits)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import masks
-from sbdjax.lm import LM
+from sbdjax.lm import LM, suppress
 from tests import models
 from tests.reference import network
 from tests.reference.visibility import runs_of
@@ -49,7 +49,7 @@ def make_lm(seen_masks=None, halves=2, clean=None):
     return row_BxT[..., None].astype(jnp.float32), None
 
   def logits(params, hidden):
-    return params["table"][hidden[..., 0].astype(jnp.int32)]
+    return suppress(params["table"][hidden[..., 0].astype(jnp.int32)], MASK)
 
   config = models.config(vocab_size=V, mask_id=MASK)
   return LM(config, lambda key: PARAMS, apply, logits, None)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sbdjax.lm import suppress
 from sbdjax.losses.cross_entropy import CHUNK, token_nll
 from tests.reference import network
 
@@ -23,7 +24,8 @@ def run(hidden, head, targets, weights, *, chunk, mask_id=MASK):
   """(weighted sum, (nll, correct)) and its gradient for hidden and head."""
 
   def loss(hidden, head):
-    nll, correct = token_nll(lambda h: h @ head.T, hidden, targets, mask_id=mask_id, chunk=chunk)
+    logits_fn = lambda h: suppress(h @ head.T, mask_id)
+    nll, correct = token_nll(logits_fn, hidden, targets, chunk=chunk)
     return jnp.sum(nll * weights), (nll, correct)
 
   return jax.value_and_grad(loss, (0, 1), has_aux=True)(hidden, head)

@@ -13,7 +13,9 @@ from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import make_lm, suppress
 from sbdjax.nn.rope import RopeScaling
+from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import REMAT_POLICIES
+from sbdjax.sigma_lm import make_sigma_lm
 from tests import models
 from tests.reference import network, visibility
 
@@ -73,8 +75,8 @@ def test_a_table_cut_by_padding_never_predicts_it():
   tokens = models.tokens(B, T, vocab_size=10)
   ours = logits_of(lm, params, tokens, masks.Causal())
   whole = logits_of(models.lm_of(), params, tokens, masks.Causal())
-  np.testing.assert_array_equal(ours[..., :10], whole[..., :10])
-  assert (np.asarray(jax.nn.softmax(ours))[..., 10:] == 0).all()
+  np.testing.assert_array_equal(ours[..., :9], whole[..., :9])
+  assert (np.asarray(jax.nn.softmax(ours))[..., 9:] == 0).all()
 
 
 # --- what may depend on what ---------------------------------------------------------------------
@@ -408,3 +410,25 @@ def test_suppress_takes_exactly_one_token_out():
   assert not probs[..., 2].any()
   np.testing.assert_allclose(np.delete(probs, 2, axis=-1), network.softmax(others), rtol=1e-5)
   assert suppress(logits, None) is logits
+
+
+@pytest.mark.parametrize("head", [None, HeadConfig()], ids=["lm", "sigma_lm"])
+def test_logits_leave_the_mask_token_out_and_nothing_else(head):
+  """However much the network wants it; its output row gets no gradient."""
+  config = models.config(mask_id=4, tie_embeddings=False)
+  lm = make_lm(config) if head is None else make_sigma_lm(config, head)
+  params = models.random_params(lm)
+  hidden = np.random.default_rng(0).normal(size=(2, 3, 16)).astype(np.float32)
+  trunk = lambda params: params if head is None else params["trunk"]
+
+  def loss(params):
+    logits = lm.logits(params, hidden)
+    return jnp.sum(jax.nn.log_softmax(logits)[..., 5]), logits
+
+  (_, logits), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+  trunk(params)["head"] = trunk(params)["head"].at[4].multiply(1e6)
+  np.testing.assert_array_equal(lm.logits(params, hidden), logits)
+  assert not np.asarray(jax.nn.softmax(logits))[..., 4].any()
+  assert np.delete(np.asarray(logits), 4, axis=-1).min() > -1e3
+  rows = np.abs(np.asarray(trunk(gradient)["head"])).max(axis=1)
+  assert rows[4] == 0 and (np.delete(rows, 4) > 0).all()

@@ -151,6 +151,8 @@ def logits_of(config, params, x):
     x = norm(c, p["head_norm"], gelu(x @ p["dense_kernel"] + p["dense_bias"]))
   logits = x @ (p["embedding"] if c.tie_embeddings else p["head"]).T + p.get("head_bias", 0.0)
   logits[:, c.vocab_size - c.unused_rows :] = -1e30
+  if c.mask_id is not None:
+    logits[:, c.mask_id] = -1e30
   return logits
 
 

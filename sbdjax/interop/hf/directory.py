@@ -20,7 +20,10 @@ from sbdjax.nn import rope
 
 
 def read(
-  folder: pathlib.Path, dtype: str | None, shardings: Callable[[Any], Any]
+  folder: pathlib.Path,
+  dtype: str | None,
+  shardings: Callable[[Any], Any],
+  attention: str = "auto",
 ) -> tuple[LM, Any, tokenizers.Tokenizer | None, GenerationDefaults]:
   """Opens `folder`.
 
@@ -28,6 +31,7 @@ def read(
     folder: holds config.json and safetensors; tokenizer files and generation_config.json if any.
     dtype: of parameters and activations; None: the one config.json names, else float32.
     shardings: tree of shapes -> tree of shardings the parameters are put into.
+    attention: how attention is computed, as of `lm.make_lm`.
 
   Raises:
     CheckpointError: an architecture or setting that is not supported, a tensor that is missing,
@@ -46,7 +50,7 @@ def read(
   config = dataclasses.replace(config, rope_frequencies=tensors.rope_frequencies(usual))
   if tokenizer is not None and mask_id is not None:
     tokenizer.mask_id = mask_id
-  lm = make_lm(config)
+  lm = make_lm(config, attention)
   abstract = jax.eval_shape(lm.init, jax.random.key(0))
   params = load.load_params(tensors, abstract, shardings(abstract), config.tie_embeddings)
   generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
