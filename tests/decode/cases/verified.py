@@ -6,7 +6,6 @@ from sbdjax.decode.tokens import Greedy
 from tests.decode import verified_reference as verified
 from tests.decode.cases.case import MASK, WARM, Case, choice_of, finished
 
-
 _GREEDY = Greedy()
 
 
