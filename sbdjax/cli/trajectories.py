@@ -27,8 +27,8 @@ from sbdjax.data.config import DataConfig
 from sbdjax.data.files import read_jsonl
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.trajectories import Example
-from sbdjax.decode import trajectories as decoding
 from sbdjax.decode.generate import check_context, pad_prompts
+from sbdjax.decode.jacobi import trajectories as decoding
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM

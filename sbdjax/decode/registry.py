@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sbdjax.decode.any_order import mdm, ssmd, windows
-from sbdjax.decode.causal import ar, sbd, verified_sbd
+from sbdjax.decode.causal import ar, drafting, sbd, verified_sbd
 from sbdjax.decode.diffusion import freedave, network, schedule, static
 from sbdjax.decode.jacobi import drafts, jacobi, recycling
 from sbdjax.decode import rules, tokens, verify
@@ -84,9 +84,9 @@ REGISTRY: dict[str, dict[str, type]] = {
   "token": {"greedy": tokens.Greedy, "categorical": tokens.Categorical},
   "verify": {"exact_match": verify.ExactMatch, "resample": verify.Resample},
   "drafting": {
-    "alternating": verified_sbd.Alternating,
-    "fused": verified_sbd.Fused,
-    "fan_out": verified_sbd.FanOut,
+    "alternating": drafting.Alternating,
+    "fused": drafting.Fused,
+    "fan_out": drafting.FanOut,
   },
   "cache": {
     "auto": network.AutoCache,
