@@ -73,7 +73,7 @@ class Program(NamedTuple):
   temporary_bytes: int
 
 
-def compile_for(fn: Callable, *args) -> Program:
+def compile_for(fn: Any, *args) -> Program:
   """Compiles the jitted `fn` for arguments of these shapes; ShapeDtypeStructs will do."""
   wall, cpu = time.perf_counter(), time.process_time()
   call = fn.lower(*args).compile()
@@ -135,7 +135,7 @@ class TimedDecoder:
 
     self._init = jax.jit(lambda numbers, params, *prompt: build(numbers).init(params, *prompt))
     self._loop = jax.jit(loop)
-    self._compiled = {}
+    self._compiled: dict[str, tuple[Callable, ...]] = {}
     self.compile_seconds = 0.0
 
   def run(

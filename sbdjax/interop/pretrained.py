@@ -72,7 +72,8 @@ def load_pretrained(
     lm = make_sigma_lm(config, lm.head) if isinstance(lm, SigmaLM) else make_lm(config)
   if mesh is not None:
     run = ("trunk", "target") if isinstance(lm, SigmaLM) else ("apply",)
-    lm = lm._replace(**{name: sharded.within(mesh, getattr(lm, name)) for name in run})
+    changes: dict[str, Any] = {name: sharded.within(mesh, getattr(lm, name)) for name in run}
+    lm = lm._replace(**changes)
   return model._replace(lm=lm)
 
 
