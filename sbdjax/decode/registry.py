@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from sbdjax.decode.jacobi import drafts, jacobi, recycling
 from sbdjax.decode import rules, tokens, verify
 from sbdjax.decode.method import Method, Part
 from sbdjax.errors import UsageError
-from sbdjax.settings import check_value, nearest
+from sbdjax.settings import check_value, import_object, nearest
 
 METHOD = "name"  # the flat name of the method itself
 
@@ -161,19 +160,13 @@ def find(kind: str, name: str, where: str = "") -> type:
   known = REGISTRY[kind]
   if isinstance(name, str) and name in known:
     return known[name]
-  shown = f"{where or kind}={name!r}"
+  where = where or kind
   if not isinstance(name, str) or ":" not in name:
     raise UsageError(
-      f"{shown}{nearest(str(name), known)}: choose one of {_list(known)}, or module:Name"
+      f"{where}={name!r}{nearest(str(name), known)}: choose one of {_list(known)}, or module:Name"
     )
-  module, _, attribute = name.partition(":")
-  try:
-    cls = getattr(importlib.import_module(module), attribute)
-  except ImportError as e:
-    raise UsageError(f"{shown}: cannot import {module}: {e}") from e
-  except AttributeError:
-    raise UsageError(f"{shown}: module {module} has no {attribute}") from None
-  _check_class(kind, cls, shown)
+  cls = import_object(name, where)
+  _check_class(kind, cls, f"{where}={name!r}")
   return cls
 
 

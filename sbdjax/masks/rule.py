@@ -70,8 +70,7 @@ def chunks(start: int, stop: int, size: int) -> list[tuple[int, int]]:
 
 def rows_of(*values) -> Intervals:
   """Broadcasts scalars, [T] and [B, T] arrays to one [B or 1, T] shape."""
-  values = [jnp.atleast_2d(jnp.asarray(v, jnp.int32)) for v in values]
-  return tuple(jnp.broadcast_arrays(*values))
+  return tuple(jnp.broadcast_arrays(*(jnp.atleast_2d(jnp.asarray(v, jnp.int32)) for v in values)))
 
 
 def iota(n: int) -> jax.Array:
