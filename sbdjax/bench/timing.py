@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sbdjax.decode.base import Limits
 from sbdjax.decode import registry
+from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Programs, Result, batches, results_of
 from sbdjax.decode.method import Method
 from sbdjax.lm import LM

@@ -16,11 +16,11 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from sbdjax.decode import rules, tokens, verify
 from sbdjax.decode.any_order import mdm, ssmd, windows
 from sbdjax.decode.causal import ar, drafting, sbd, verified_sbd
 from sbdjax.decode.diffusion import freedave, network, schedule, static
 from sbdjax.decode.jacobi import drafts, jacobi, recycling
-from sbdjax.decode import rules, tokens, verify
 from sbdjax.decode.method import Method, Part
 from sbdjax.errors import UsageError
 from sbdjax.settings import check_value, import_object, nearest
