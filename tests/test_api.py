@@ -87,12 +87,12 @@ def test_stream_ends_with_what_generate_gives(model, method):
 
 def test_numbers_of_a_method_compile_nothing(model):
   gammas = [sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(g)) for g in (0.0, 0.3, 0.9)]
-  limits = base.Limits(8, model.generation.eos_ids)
+  limits = base.Limits(9, model.generation.eos_ids)
   decoder = api._decoder(model.lm, limits)
   before = decoder.compile_seconds
   nfe = []
   for number, method in enumerate(gammas):
-    (found,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=8)
+    (found,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=9)
     nfe.append(found.nfe)
     if number == 0:
       first = decoder.compile_seconds

@@ -16,9 +16,9 @@ import json
 
 import jax
 import numpy as np
+from sbdjax.cli.decoders import DecoderConfig
 
 from sbdjax.cli import decoders
-from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.cli.sweep import Bench, make_point
 from sbdjax.decode.generate import Decoder
 from sbdjax.interop.pretrained import load_pretrained

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from sbdjax.data import assets, files, token_file, tokenizers
-from sbdjax.decode import ar, sampling
 from sbdjax.decode.base import Limits
+from sbdjax.decode.causal import ar
 from sbdjax.decode.generate import Decoder
 from sbdjax.interop import llama2c
 from sbdjax.lm import make_lm

@@ -21,10 +21,11 @@ import sys
 
 import numpy as np
 
-from sbdjax.cli import flags, samples
+from sbdjax.cli import flags
 from sbdjax.cli.common import split_overrides, to_dataclass
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
+from sbdjax.evals import samples
 from sbdjax.evals.entropy import unigram_entropy
 from sbdjax.evals.generative import generative_nll
 from sbdjax.evals.judge import Judge

@@ -21,10 +21,11 @@ from rich.table import Table
 
 from sbdjax.bench import parallel
 from sbdjax.bench.parallel import Knee, Point
-from sbdjax.cli import flags, record
+from sbdjax.cli import flags
 from sbdjax.cli.common import Parser
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import load_pretrained
 
 

@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.bench.training import Row, make_batch, time_step
-from sbdjax.cli import flags, record
+from sbdjax.cli import flags
 from sbdjax.cli.bench_common import build_model, make_update, uses_cache
 from sbdjax.cli.common import Parser, split_overrides, to_dataclass
 from sbdjax.cli.train import LOSSES
+from sbdjax.evals import record
 from sbdjax.kernels import backend
 from sbdjax.nn.config import check_attention
 from sbdjax.nn.transformer import TransformerConfig

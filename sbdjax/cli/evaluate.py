@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sbdjax.cli import flags, record
+from sbdjax.cli import flags
 from sbdjax.cli.common import Parser, split_overrides, to_dataclass
 from sbdjax.data.config import SPLITS, DataConfig
 from sbdjax.data.corpus import Corpus
@@ -30,6 +30,7 @@ from sbdjax.data.pipeline import make_eval
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, check_vocabulary, load_pretrained
 from sbdjax.losses import mdm, ntp, sbd, ssmd
 from sbdjax.sigma_lm import SigmaLM

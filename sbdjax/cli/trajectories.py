@@ -20,7 +20,6 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from sbdjax.cli import record
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides, to_dataclass
 from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
@@ -30,6 +29,7 @@ from sbdjax.data.trajectories import Example
 from sbdjax.decode.generate import check_context, pad_prompts
 from sbdjax.decode.jacobi import trajectories as decoding
 from sbdjax.errors import DataError, UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM
 

@@ -6,12 +6,13 @@ order may also look at noise or at the position.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
 
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest
 
 # logits [..., V] -> score [...]
 Score = Callable[[jax.Array], jax.Array]
@@ -77,11 +78,14 @@ def check_score(name: str) -> None:
     raise UsageError(
       f"score={name} is an order, not a score of the prediction: choose one of {', '.join(SCORES)}"
     )
-  if name not in SCORES:
-    raise UsageError(f"score={name!r}: choose one of {', '.join(SCORES)}")
+  _check_name(name, SCORES)
 
 
 def check_order(name: str) -> None:
   """Raises UsageError where `name` is not a key of ORDERS."""
-  if name not in ORDERS:
-    raise UsageError(f"score={name!r}: choose one of {', '.join(ORDERS)}")
+  _check_name(name, ORDERS)
+
+
+def _check_name(name: str, known: Collection[str]) -> None:
+  if name not in known:
+    raise UsageError(f"score={name!r}{nearest(name, known)}: choose one of {', '.join(known)}")

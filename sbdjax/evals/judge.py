@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sbdjax.decode.select import entropy
+from sbdjax.decode.scores import entropy
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.masks import Causal

@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
+from sbdjax.cli.decoders import DecoderConfig
 
 from sbdjax.bench import timing
 from sbdjax.bench.decoding import time_sampler
 from sbdjax.cli import decoders
-from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.decode.generate import Decoder
 from tests import models
 

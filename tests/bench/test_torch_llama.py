@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from sbdjax.cli.decoders import DecoderConfig
 
 from sbdjax.bench import torch_llama
 from sbdjax.cli import decoders
-from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import UsageError
 from tests import models

@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from sbdjax.cli.decoders import METHODS, RULES, DecoderConfig
 
 from sbdjax.cli import decoders
-from sbdjax.cli.decoders import METHODS, RULES, DecoderConfig
 from sbdjax.decode import base, sampling, sbd, select
 from sbdjax.decode.base import Limits
 from sbdjax.errors import UsageError

@@ -6,10 +6,10 @@ import math
 import jax
 import numpy as np
 import pytest
+from sbdjax.cli.decoders import DecoderConfig
 
 from sbdjax import __main__ as entry
 from sbdjax.cli import decoders, evaluate, generate
-from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data.text8_tokenizer import ALPHABET, Text8Tokenizer
 from sbdjax.decode import base, mdm, sampling, ssmd, windows
 from sbdjax.errors import UsageError

@@ -153,6 +153,6 @@ def test_checkpoints_that_cannot_be_used(tmp_path, capsys, checkpoint, code, mes
 
 
 def test_device_is_named():
-  from sbdjax.cli import record
+  from sbdjax.evals import record
 
   assert record.device() == "cpu" == jax.devices()[0].platform

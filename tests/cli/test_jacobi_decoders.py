@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from sbdjax.cli.decoders import DecoderConfig
 
 from sbdjax.cli import decoders
-from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.errors import UsageError
 from tests import models
 

@@ -5,8 +5,8 @@ import math
 import jax
 import numpy as np
 
-from sbdjax.cli import likelihoods
 from sbdjax.decode import mdm, ssmd, windows
+from sbdjax.evals import likelihoods
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.likelihood import elbo

@@ -6,9 +6,9 @@ import jax
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from sbdjax.cli.decoders import DecoderConfig
 
 from sbdjax.cli import decoders, live
-from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.decode.generate import Decoder, Result
 from tests import models

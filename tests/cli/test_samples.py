@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax.cli import decoders, samples
+from sbdjax.cli import decoders
 from sbdjax.data.text8_tokenizer import Text8Tokenizer
 from sbdjax.decode.generate import Decoder
+from sbdjax.evals import samples
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn.sigma import HeadConfig

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
-from sbdjax.cli import record, sweep
+from sbdjax.cli import sweep
 from sbdjax.errors import DataError, UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import load_pretrained
 from tests.cli import checkpoints
 

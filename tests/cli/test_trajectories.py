@@ -13,8 +13,8 @@ from sbdjax.cli import rounds, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import TrainBatches
 from sbdjax.data.trajectories import Store
-from sbdjax.decode import ar, sampling
 from sbdjax.decode.base import Limits
+from sbdjax.decode.causal import ar
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import UsageError
 from sbdjax.interop import load_pretrained

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from sbdjax.decode.forward import Forwarding
 
 from sbdjax.decode import base, canvas, diffusion, freedave, sampling, schedule, select
-from sbdjax.decode.forward import Forwarding
 from sbdjax.errors import UsageError
 from tests import models
 from tests.decode import diffusion_reference as reference

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sbdjax.decode.forward import Forwarding
 
 from sbdjax.decode import base, canvas, diffusion, freedave, sampling, schedule, select
-from sbdjax.decode.forward import Forwarding
 from sbdjax.interop.pretrained import load_pretrained
 from tests.helpers import require_shared
 from tests.jit import quick_jit

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sbdjax.decode.forward import Forwarding
 
 from sbdjax.decode import base, canvas, diffusion, freedave, schedule, select
-from sbdjax.decode.forward import Forwarding
 from tests import models
 from tests.jit import quick_jit
 

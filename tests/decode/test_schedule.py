@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sbdjax.decode.schedule import NEVER, Prediction
 
 from sbdjax.decode import schedule
-from sbdjax.decode.schedule import NEVER, Prediction
 from tests.decode import diffusion_reference as reference
 
 MASK, PROMPT = 9, 0
