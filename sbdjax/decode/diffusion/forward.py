@@ -83,6 +83,8 @@ class Network(pytree.Struct):
   ) -> KVCache | None:
     """The cache that holds the text up to `length_B` as draft `best_B` has it.
 
+    Finished rows stay as they are.
+
     Args:
       cache: what `run` gave for `state`.
     """

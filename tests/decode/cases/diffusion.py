@@ -8,9 +8,8 @@ from sbdjax.decode.diffusion.network import BlockCache, Forwarding, NoCache
 from sbdjax.decode.diffusion.predict import Predictor
 from sbdjax.decode.diffusion.schedule import StaticSteps
 from sbdjax.decode.diffusion.static import Dynamic, Static
-from sbdjax.decode.tokens import Greedy
 from tests.decode import diffusion_reference
-from tests.decode.cases.case import EOS, MASK, WARM, Case, drawn
+from tests.decode.cases.case import EOS, GREEDY, MASK, WARM, Case, drawn
 
 _EXACT, _WHOLE = BlockCache(), NoCache()
 

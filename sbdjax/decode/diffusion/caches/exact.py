@@ -103,6 +103,7 @@ class ExactNetwork(Network):
   def keep(
     self, cache: KVCache, state: BlockState, best_B: jax.Array, length_B: jax.Array
   ) -> KVCache:
+    length_B = jnp.where(state.out.done_B, state.cache.length_B[: best_B.shape[0]], length_B)
     start_B, best_B, length_B = self.twice((state.start_B, best_B, length_B))
     rows = best_B.shape[0]
     branches = cache.k.shape[1] // rows  # of drafts that were run as a batch
