@@ -7,8 +7,9 @@ import importlib
 import pathlib
 import sys
 
-from sbdjax.cli.common import nearest, run_main
+from sbdjax.cli.common import run_main
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest
 
 _FOLDER = pathlib.Path(__file__).parent / "cli"
 

@@ -14,6 +14,7 @@ CONFIGS = ROOT.parent / "configs"
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors", "pytree"),
+  ("settings", "checks"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),
@@ -27,7 +28,7 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors"},
+  "data": {"errors", "settings"},
   "interop": {"errors", "data", "masks", "cache", "kernels", "nn", "lm", "sigma_lm"},
 }
 USES_SIDE = {"train", "evals", "bench", "cli"}
@@ -133,6 +134,9 @@ def test_configs_know_nothing_of_the_network():
     ("decode/ar.py", "from sbdjax.losses.ntp import shifted"),
     ("decode/ar.py", "def f():\n  from sbdjax.losses import ntp"),
     ("train/step.py", "from sbdjax.cli import common"),
+    ("train/settings.py", "from ml_collections import ConfigDict"),
+    ("settings.py", "from sbdjax.data.config import DataConfig"),
+    ("losses/registry.py", "from sbdjax.train import settings"),
     ("data/rows.py", "from sbdjax import lm"),
     ("interop/pretrained.py", "from sbdjax.train import checkpoints"),
     ("lm.py", "import ml_collections"),
@@ -155,6 +159,8 @@ def test_a_wrong_import_would_be_found(module, line):
     ("train/checkpoints.py", "import orbax.checkpoint as ocp"),
     ("cli/common.py", "from ml_collections import ConfigDict"),
     ("losses/sbd.py", "from sbdjax import corruption, masks"),
+    ("train/settings.py", "from sbdjax import losses"),
+    ("data/config.py", "from sbdjax.settings import nearest"),
   ],
 )
 def test_a_right_import_is_not(module, line):

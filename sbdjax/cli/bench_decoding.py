@@ -29,13 +29,14 @@ from sbdjax.bench.overhead import measure as measure_overhead
 from sbdjax.bench.timing import TimedDecoder
 from sbdjax.cli import decoders, flags, record
 from sbdjax.cli.bench_common import uses_cache
-from sbdjax.cli.common import Parser, split_overrides, to_dataclass
+from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.settings import to_dataclass
 
 
 def read_prompts(model: Pretrained, count: int, length: int) -> list[list[int]]:

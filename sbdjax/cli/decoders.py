@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax.cli import diffusion_decoders, fillers, jacobi_decoders, sbd_decoders
-from sbdjax.cli.common import nearest, to_dataclass
 from sbdjax.cli.diffusion_decoders import AUTO
 from sbdjax.cli.flags import parse_fields
 from sbdjax.cli.sbd_decoders import DRAFTING, RULES, VERIFY, Numbers
@@ -28,6 +27,7 @@ from sbdjax.decode.forward import CACHES, DRAFT_MODES
 from sbdjax.errors import UsageError
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM
+from sbdjax.settings import nearest, to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 
 # Settings handed to the compiled program as numbers: changing them compiles nothing.

@@ -15,11 +15,13 @@ import jax
 from rich.console import Console
 
 import sbdjax
-from sbdjax.cli import generate, record, sweep, train
+from sbdjax.cli import generate, record, sweep
 from sbdjax.cli.common import Parser, load_config
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.train.build import train
+from sbdjax.train.settings import schema
 
 _CONFIGS = pathlib.Path(sbdjax.__file__).resolve().parent.parent / "configs"
 _BASE, _SHIPPED = "stories260K", "stories260K-sbd"
@@ -109,8 +111,8 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   tell(Model(_BASE, _BASE), ar, console, size.seconds_a_frame)
 
   part(2, "fine-tuning it to Set Block Decoding (SBD)")
-  config = load_config(f"{_config('quickstart.py')}:{size.variant}", {}, train.schema)
-  state = train.train_from_config(config, trained.checkpoint)
+  config = load_config(f"{_config('quickstart.py')}:{size.variant}", {}, schema)
+  state = train(config, trained.checkpoint)
   if int(state.step) < config.train.steps:
     return  # stopped by a signal; the trainer has said so
 

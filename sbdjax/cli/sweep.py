@@ -26,14 +26,7 @@ from rich.table import Table
 
 from sbdjax.bench.timing import Pass, TimedDecoder, summarise
 from sbdjax.cli import decoders, record
-from sbdjax.cli.common import (
-  Parser,
-  load_config,
-  load_module,
-  nearest,
-  split_overrides,
-  to_dataclass,
-)
+from sbdjax.cli.common import Parser, load_config, load_module, split_overrides
 from sbdjax.cli.decoders import DecoderConfig
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
@@ -42,6 +35,7 @@ from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import diversity, plot, surface
 from sbdjax.evals.judge import Judge
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.settings import nearest, to_dataclass
 
 POINTS, PICTURE, SURFACE = "points.jsonl", "sweep.png", "surface.png"
 

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from sbdjax.cli import record
-from sbdjax.cli.common import Parser, load_config, split_overrides, to_dataclass
+from sbdjax.cli.common import Parser, load_config, split_overrides
 from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.files import read_jsonl
@@ -32,6 +32,7 @@ from sbdjax.decode.generate import check_context, pad_prompts
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM
+from sbdjax.settings import to_dataclass
 
 DRAFTS = {
   "text": lambda lm: decoding.from_text,

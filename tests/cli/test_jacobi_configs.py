@@ -6,7 +6,7 @@ import pytest
 
 from sbdjax.cli import rounds, sweep, trajectories
 from sbdjax.cli.common import load_config
-from sbdjax.cli.train import parse_settings, schema
+from sbdjax.train.settings import parse_settings, schema
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
