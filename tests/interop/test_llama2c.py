@@ -60,7 +60,7 @@ def test_loss_on_stories_is_the_published_one(stories):
   for i, row in enumerate(rows):
     n = min(len(row), length)
     tokens[i, :n], weights[i, :n] = row[:n], 1.0
-  loss_fn = ntp.make_loss(ntp.NTPLossConfig(document_mask=False))
+  loss_fn = ntp.NTPLoss(document_mask=False)
 
   @jax.jit
   def run(tokens, weights):
