@@ -31,7 +31,7 @@ from sbdjax.cli import flags
 from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
-from sbdjax.decode import mdm
+from sbdjax.decode.any_order import mdm
 from sbdjax.errors import UsageError
 from sbdjax.evals import equal_quality, likelihoods, record, samples
 from sbdjax.evals.entropy import unigram_entropy

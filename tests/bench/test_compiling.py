@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import pytest
 
 from sbdjax import __main__ as entry
+from sbdjax import pytree
 from sbdjax.bench import compiling
 from sbdjax.bench.timing import compile_for
 from sbdjax.cli import bench_common, bench_compile, decoders
-from sbdjax.decode.base import Sampler
+from sbdjax.decode.base import Limits, Sampler
+from sbdjax.decode.method import Method
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from tests import models
@@ -26,14 +28,17 @@ def test_sampler_is_compiled_for_shapes_alone():
   """Parameters of 4 TB: whatever were allocated would not fit."""
   params = {"w": jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)}
 
-  def build(numbers):
-    init = lambda params, prompt, lengths, keys: _State(prompt * numbers["n"], lengths)
-    step = lambda params, state: state._replace(out=state.out + params["w"][0, 0].astype(int))
-    return Sampler(init, step, lambda state: state.out[:, 0] > 3)
+  @pytree.dataclass
+  class Toy(Method):
+    n: int = 2
 
-  row = compiling.time_sampler(
-    "toy", 5, build, params, numbers={"n": 2}, batch_size=3, prompt_length=4
-  )
+    def sampler(self, lm, limits):
+      init = lambda params, prompt, lengths, keys: _State(prompt * self.n, lengths)
+      step = lambda params, state: state._replace(out=state.out + params["w"][0, 0].astype(int))
+      return Sampler(init, step, lambda state: state.out[:, 0] > limits.max_tokens)
+
+  lm, sizes = models.lm_of(num_layers=5), dict(batch_size=3, prompt_length=4)
+  row = compiling.time_sampler("toy", lm, Toy(), params, Limits(3), **sizes)
   assert (row.program, row.num_layers) == ("toy", 5) and 0 < row.seconds < 60
   assert row.temporary_bytes < 1 << 20
 
