@@ -149,7 +149,7 @@ def read_prompts(config: CollectConfig, data: DataConfig, model: Pretrained) -> 
 
 
 def cut(found: decoding.Collected, prompts: list[list[int]], eos_ids: tuple[int, ...]):
-  """Yields each row as an Example: nothing behind EOS, each block's points up to the first right one.
+  """Yields each row as an Example: nothing after EOS, each block's points up to the first right one.
 
   Also yields the forwards the row took, which are what trajectories cost.
   """
