@@ -4,7 +4,7 @@
 
 In float32 every text must be equal. In bfloat16 a forward over several drafts rounds otherwise than
 one over a single block, so a choice between two nearly equal candidates may fall differently, and
-from there on the texts are different ones. One JSON line a dtype and setting: `rows_equal`, the
+from there on the texts are different ones. One JSON line per dtype and setting: `rows_equal`, the
 share of prompts with the same canvas, and `agreed_before`, the mean share of the canvas that stands
 before the first difference.
 """
@@ -18,9 +18,15 @@ import jax
 import numpy as np
 from sbdjax.cli.decoders import DecoderConfig
 
+<<<<<<< HEAD
 from sbdjax.cli import decoders
+=======
+>>>>>>> h-diffusion
 from sbdjax.cli.sweep import Bench, make_point
+from sbdjax.decode import registry
+from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Decoder
+from sbdjax.decode.method import Method
 from sbdjax.interop.pretrained import load_pretrained
 
 SETTINGS = (
@@ -28,19 +34,16 @@ SETTINGS = (
   dict(draft_steps=4, eager=False, draft_mode="tree"),
   dict(draft_steps=8, eager=True, draft_mode="batch"),
   dict(draft_steps=8, eager=True, draft_mode="tree"),
-  dict(draft_steps=8, eager=True, draft_mode="tree", carry=True),
+  dict(draft_steps=8, eager=True, draft_mode="tree", reuse_verified_kv=True),
 )
 
 
-def canvases(model, config: DecoderConfig, prompts, seed: int) -> np.ndarray:
-  """int [prompts, canvas] of one decoder."""
-  build = lambda numbers: decoders.make_sampler(model.lm, config, (), numbers)
-  results = Decoder(build).generate(
-    model.params,
-    prompts,
-    jax.random.key(seed),
-    decoders.numbers_of(config),
-    batch_size=len(prompts),
+def canvases(model, method: Method, max_tokens: int, prompts, seed: int) -> np.ndarray:
+  """int [prompts, canvas] of one method."""
+  method = method.for_model(model.generation)
+  decoder = Decoder(lambda method: method.sampler(model.lm, Limits(max_tokens)))
+  results = decoder.generate(
+    model.params, prompts, jax.random.key(seed), method, batch_size=len(prompts)
   )
   return np.array([result.tokens for result in results])
 
@@ -65,16 +68,17 @@ def main():
   where = {"checkpoint": args.checkpoint, "num_prompts": args.prompts}
   point = make_point({"sweep": where, "decoder": {}, "data": {"source": "stories"}}, {})
   prompts = Bench().prompts(point)
-  common = dict(max_tokens=args.max_tokens, temperature=args.temperature)
+  common = {"temperature": args.temperature}
   for dtype in args.dtypes.split(","):
     model = load_pretrained(args.checkpoint, dtype=dtype)
-    resolve = lambda config: decoders.for_checkpoint(config, model.generation, ())  # noqa: B023
-    plain = canvases(model, resolve(DecoderConfig("static", **common)), prompts, seed=0)
+    static = registry.build({"name": "static", **common})
+    plain = canvases(model, static, args.max_tokens, prompts, seed=0)
     for settings in SETTINGS:
-      config = resolve(DecoderConfig("freedave", **common, **settings))
-      found = canvases(model, config, prompts, seed=0)
-      record = {"dtype": dtype, **common, **settings, **agreement(plain, found)}
-      print(json.dumps(record | {"prompts": len(prompts)}), flush=True)
+      method = registry.build({"name": "freedave", **common, **settings})
+      found = canvases(model, method, args.max_tokens, prompts, seed=0)
+      setting = {"dtype": dtype, "max_tokens": args.max_tokens, **common, **settings}
+      record = setting | agreement(plain, found) | {"prompts": len(prompts)}
+      print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
