@@ -16,12 +16,7 @@ import json
 
 import jax
 import numpy as np
-from sbdjax.cli.decoders import DecoderConfig
 
-<<<<<<< HEAD
-from sbdjax.cli import decoders
-=======
->>>>>>> h-diffusion
 from sbdjax.cli.sweep import Bench, make_point
 from sbdjax.decode import registry
 from sbdjax.decode.base import Limits
