@@ -18,6 +18,7 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors", "pytree"),
+  ("settings", "checks"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),
@@ -31,7 +32,7 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors"},
+  "data": {"errors", "settings"},
   "presets": {"errors", "data"},
   "interop": {"errors", "data", "masks", "cache", "kernels", "nn", "lm", "sigma_lm"},
 }
@@ -150,6 +151,9 @@ def test_listing_the_presets_does_not_start_jax():
     ("train/step.py", "from sbdjax.cli import common"),
     ("train/step.py", "from sbdjax.presets import text8_ntp"),
     ("presets/text8_ntp.py", "from sbdjax.nn.config import TransformerConfig"),
+    ("train/settings.py", "from ml_collections import ConfigDict"),
+    ("settings.py", "from sbdjax.data.config import DataConfig"),
+    ("losses/registry.py", "from sbdjax.train import settings"),
     ("data/rows.py", "from sbdjax import lm"),
     ("interop/pretrained.py", "from sbdjax.train import checkpoints"),
     ("lm.py", "import ml_collections"),
@@ -172,6 +176,8 @@ def test_a_wrong_import_would_be_found(module, line):
     ("train/checkpoints.py", "import orbax.checkpoint as ocp"),
     ("cli/common.py", "from ml_collections import ConfigDict"),
     ("losses/sbd.py", "from sbdjax import corruption, masks"),
+    ("train/settings.py", "from sbdjax import losses"),
+    ("data/config.py", "from sbdjax.settings import nearest"),
   ],
 )
 def test_a_right_import_is_not(module, line):

@@ -6,14 +6,13 @@ import dataclasses
 import functools
 import json
 import sys
-import typing
 from collections.abc import Mapping
 from typing import Any
 
 from sbdjax.decode import registry
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
-from sbdjax.settings import nearest, parse_value
+from sbdjax.settings import field_types, nearest, parse_value
 
 
 def parse_fields(cls: type, texts: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -22,14 +21,13 @@ def parse_fields(cls: type, texts: Mapping[str, str], where: str) -> dict[str, A
   Raises:
     UsageError: a field that `cls` does not have (the nearest is named), or a value of another type.
   """
-  hints = typing.get_type_hints(cls)
-  fields = [f.name for f in dataclasses.fields(cls)]
+  fields = field_types(cls)
   for name in texts:
     if name not in fields:
       raise UsageError(
         f"unknown field {where}.{name}{nearest(name, fields)}: choose from {', '.join(fields)}"
       )
-  return {name: parse_value(text, hints[name], f"{where}.{name}") for name, text in texts.items()}
+  return {name: parse_value(text, fields[name], f"{where}.{name}") for name, text in texts.items()}
 
 
 def parse_ints(text: str, flag: str) -> tuple[int, ...]:

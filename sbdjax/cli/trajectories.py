@@ -20,7 +20,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides, to_dataclass
+from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.files import read_jsonl
@@ -32,6 +32,7 @@ from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM
+from sbdjax.settings import to_dataclass
 
 DRAFTS = {
   "text": lambda lm: decoding.from_text,
@@ -148,7 +149,7 @@ def read_prompts(config: CollectConfig, data: DataConfig, model: Pretrained) -> 
 
 
 def cut(found: decoding.Collected, prompts: list[list[int]], eos_ids: tuple[int, ...]):
-  """Yields each row as an Example: nothing behind EOS, each block's points up to the first right one.
+  """Yields each row as an Example: nothing after EOS, each block's points up to the first right one.
 
   Also yields the forwards the row took, which are what trajectories cost.
   """

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 import jax
 import jax.numpy as jnp
 
+from sbdjax import reductions
 from sbdjax.errors import UsageError
 from sbdjax.settings import nearest
 
@@ -22,19 +23,17 @@ Order = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 def confidence(logits: jax.Array) -> jax.Array:
   """Probability of the most probable token, [..., V] -> [...]."""
-  return jnp.max(jax.nn.softmax(logits, axis=-1), axis=-1)
+  return reductions.max_probability(logits)
 
 
 def margin(logits: jax.Array) -> jax.Array:
   """Probability of the first minus that of the second token, [..., V] -> [...]."""
-  top = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), 2)[0]
-  return top[..., 0] - top[..., 1]
+  return reductions.margin(logits)
 
 
 def entropy(logits: jax.Array) -> jax.Array:
   """Shannon entropy in nats, [..., V] -> [...]; never negative."""
-  log_p = jax.nn.log_softmax(logits, axis=-1)
-  return jnp.maximum(-jnp.sum(jnp.exp(log_p) * log_p, axis=-1), 0.0)
+  return reductions.entropy(logits)
 
 
 def negative_entropy(logits: jax.Array) -> jax.Array:

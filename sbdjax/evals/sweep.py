@@ -139,9 +139,7 @@ def check_used(
       raise UsageError(str(refusals[0]))
 
 
-def _refusal(
-  base: Mapping[str, Any], entry: Mapping[str, Any], needed: str
-) -> UsageError | None:
+def _refusal(base: Mapping[str, Any], entry: Mapping[str, Any], needed: str) -> UsageError | None:
   try:
     make_point(base, entry, needed={needed})
   except UsageError as e:

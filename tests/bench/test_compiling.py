@@ -12,7 +12,9 @@ from sbdjax import pytree
 from sbdjax.bench import compiling
 from sbdjax.bench.timing import compile_for
 from sbdjax.cli import bench_common, bench_compile
-from sbdjax.decode import Limits, Method, Sampler, registry
+from sbdjax.decode import registry
+from sbdjax.decode.base import Limits, Sampler
+from sbdjax.decode.method import Method
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from tests import models
@@ -23,23 +25,21 @@ class _State(NamedTuple):
   length: jax.Array
 
 
-@pytree.dataclass
-class _Toy(Method):
-  n: int = 2
-
-  def sampler(self, lm, limits):
-    init = lambda params, prompt, lengths, keys: _State(prompt * self.n, lengths)
-    step = lambda params, state: state._replace(out=state.out + params["w"][0, 0].astype(int))
-    return Sampler(init, step, lambda state: state.out[:, 0] > 3)
-
-
 def test_sampler_is_compiled_for_shapes_alone():
   """Parameters of 4 TB: whatever were allocated would not fit."""
   params = {"w": jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)}
-  lm = models.lm_of(num_layers=5)
-  row = compiling.time_sampler(
-    "toy", lm, _Toy(), params, Limits(4), batch_size=3, prompt_length=4
-  )
+
+  @pytree.dataclass
+  class Toy(Method):
+    n: int = 2
+
+    def sampler(self, lm, limits):
+      init = lambda params, prompt, lengths, keys: _State(prompt * self.n, lengths)
+      step = lambda params, state: state._replace(out=state.out + params["w"][0, 0].astype(int))
+      return Sampler(init, step, lambda state: state.out[:, 0] > limits.max_tokens)
+
+  lm, sizes = models.lm_of(num_layers=5), dict(batch_size=3, prompt_length=4)
+  row = compiling.time_sampler("toy", lm, Toy(), params, Limits(3), **sizes)
   assert (row.program, row.num_layers) == ("toy", 5) and 0 < row.seconds < 60
   assert row.temporary_bytes < 1 << 20
 
@@ -47,10 +47,9 @@ def test_sampler_is_compiled_for_shapes_alone():
 @pytest.mark.parametrize("name", registry.REGISTRY[registry.METHOD])
 def test_every_sampler_can_be_built(name):
   decoding = bench_compile.decoding_of(name, 4)
+  model = models.config(mask_id=12)
   on_top = decoding.method.models == (SigmaLM,)
-  lm = models.lm_of(mask_id=12)
-  if on_top:
-    lm = make_sigma_lm(lm.config, HeadConfig())
+  lm = make_sigma_lm(model, HeadConfig()) if on_top else models.lm_of(mask_id=12)
   assert callable(decoding.method.sampler(lm, decoding.limits(())).step)
 
 

@@ -9,19 +9,21 @@ from sbdjax import cache as kv_cache
 from sbdjax.bench import overhead
 from sbdjax.bench.overhead import Forward
 from sbdjax.bench.timing import TimedDecoder
-from sbdjax.decode import SBD, Limits, TopK
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode.rules import TopK
 from tests import models
 
-WIDTHS = [Forward(0, 4, 4), Forward(4, 4, 4)]
+BLOCKS = [Forward(0, 4, 4), Forward(4, 4, 4)]
 
 
 def test_counts_follow_from_the_widths():
   assert overhead.counts([Forward(1, 0, 1)], 7, 7) == [7]
   # Three blocks of 4, of 3 forwards each; the first of the second and third are twice as wide.
-  assert overhead.counts(WIDTHS, 9, 7 * 4 + 2 * 8) == [7, 2]
+  assert overhead.counts(BLOCKS, 9, 7 * 4 + 2 * 8) == [7, 2]
 
 
-@pytest.mark.parametrize("forwards, nfe, tokens", [([Forward(1, 0, 1)], 7, 8), (WIDTHS, 3, 13)])
+@pytest.mark.parametrize("forwards, nfe, tokens", [([Forward(1, 0, 1)], 7, 8), (BLOCKS, 3, 13)])
 def test_impossible_counts(forwards, nfe, tokens):
   with pytest.raises(ValueError, match="never have"):
     overhead.counts(forwards, nfe, tokens)
@@ -53,7 +55,7 @@ def test_sampler_and_forwards_are_timed_in_turns():
     models.random_params(lm),
     TimedDecoder(lm, Limits(8)),
     SBD(4, TopK(2)),
-    WIDTHS,
+    BLOCKS,
     [1, 2, 3],
     batch_size=2,
     max_tokens=8,

@@ -377,10 +377,11 @@ def test_the_canvas_is_the_drafts():
   """What the live view shows: from the end of the text to the last position a forward predicts."""
   method = JacobiMultiblock(4, num_blocks=2, spawn_ratio=0.0)
   sampler = method.sampler(counting_lm(), base.Limits(12))
-  state = sampler.init(None, np.array([[1, 2, 3]], np.int32), np.array([3]), jax.random.key(0))
+  init, step = quick_jit(sampler.init), quick_jit(sampler.step)
+  state = init(None, np.array([[1, 2, 3]], np.int32), np.array([3]), jax.random.key(0))
   start_B, size, end_B = method.canvas(state)
   assert (start_B.tolist(), size, end_B.tolist()) == ([3], 8, [7])
-  state = sampler.step(None, state)  # spawns the second block
+  state = step(None, state)  # spawns the second block
   start_B, size, end_B = method.canvas(state)
   assert (size, (end_B - 7).tolist()) == (8, [4]) and start_B[0] > 3
   assert method.last_drafts(state) is None

@@ -185,11 +185,12 @@ def test_what_was_verified_is_shown_on_the_canvas():
   """The live view colours what stood on the canvas before the last forward by these drafts."""
   method = VerifiedSBD(4)
   sampler = method.sampler(scripted_lm([True]), base.Limits(13))
-  state = sampler.init(None, np.array([[1, 2, 3]], np.int32), np.array([3]), jax.random.key(0))
+  init, step = jax.jit(sampler.init), jax.jit(sampler.step)
+  state = init(None, np.array([[1, 2, 3]], np.int32), np.array([3]), jax.random.key(0))
   shown = []
   for _ in range(2):
     start_B, size, end_B = method.canvas(state)
-    state = sampler.step(None, state)
+    state = step(None, state)
     assert (size, end_B) == (5, None)
     shown.append((start_B.tolist(), method.last_drafts(state).tolist()))
   # The first forward has nothing to verify and gives one token.

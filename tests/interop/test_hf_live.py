@@ -17,7 +17,8 @@ transformers = pytest.importorskip(
 )
 
 from sbdjax import masks  # noqa: E402
-from sbdjax.decode import AR, Limits  # noqa: E402
+from sbdjax.decode.base import Limits  # noqa: E402
+from sbdjax.decode.causal.ar import AR  # noqa: E402
 from sbdjax.decode.generate import Decoder  # noqa: E402
 from sbdjax.interop import load_pretrained, save_pretrained  # noqa: E402
 from tests import models  # noqa: E402

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sbdjax.data import assets
-from sbdjax.decode import AR, Limits
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import CheckpointError
 from sbdjax.interop import llama2c
@@ -60,7 +61,7 @@ def test_loss_on_stories_is_the_published_one(stories):
   for i, row in enumerate(rows):
     n = min(len(row), length)
     tokens[i, :n], weights[i, :n] = row[:n], 1.0
-  loss_fn = ntp.make_loss(ntp.NTPLossConfig(document_mask=False))
+  loss_fn = ntp.NTPLoss(document_mask=False)
 
   @jax.jit
   def run(tokens, weights):

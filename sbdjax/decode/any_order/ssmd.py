@@ -33,7 +33,7 @@ from sbdjax.decode.any_order import windows
 from sbdjax.decode.any_order.windows import Cosine, Window
 from sbdjax.decode.base import Generation, Limits, Sampler
 from sbdjax.decode.method import Canvas, Method
-from sbdjax.decode.tokens import Greedy, TokenSampler
+from sbdjax.decode.tokens import Greedy, TokenSampler, draw
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -240,10 +240,10 @@ def open_window(state: SSMDState, table: np.ndarray) -> Columns:
 def draw_drafts(columns: Columns, log_draft_BxWxV: jax.Array) -> Drafted:
   """Drafts every column of the window, independently of the others."""
 
-  def draw(key, log_p_V):
-    return jax.random.categorical(verify.draft_key(key), log_p_V, mode="high").astype(jnp.int32)
+  def draft(key, log_p_V):
+    return draw(verify.draft_key(key), log_p_V)
 
-  token_BxW = jax.vmap(jax.vmap(draw))(columns.keys_BxW, log_draft_BxWxV)
+  token_BxW = jax.vmap(jax.vmap(draft))(columns.keys_BxW, log_draft_BxWxV)
   return Drafted(token_BxW, _of_tokens(log_draft_BxWxV, token_BxW))
 
 

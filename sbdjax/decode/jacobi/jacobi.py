@@ -35,7 +35,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sbdjax import pytree
+from sbdjax import pytree, reductions
 from sbdjax.cache import KVCache
 from sbdjax.decode import base
 from sbdjax.decode.base import Generation, Limits, Sampler
@@ -289,7 +289,7 @@ def verify_chains(
   rule = jax.vmap(rule, (None, 1, None, 1, 1), out_axes=1)
   verdict = rule(keys_BxT, draft_BxRxM, count_B, point_mass, logits_BxRxTxV)
   # Drafts must know nothing of the noise they will be verified with.
-  return verdict, jnp.argmax(logits_BxRxTxV, axis=-1).astype(jnp.int32)
+  return verdict, reductions.argmax(logits_BxRxTxV)
 
 
 def longest_acceptance(
