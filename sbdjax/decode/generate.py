@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -278,7 +279,7 @@ class Decoder:
     given = dict(max_tokens=max_tokens, allow_empty=method.any_order)
     for batch in batches(prompts, key, batch_size, self._limits, **given):
       args = batch.arguments(method, params)
-      run = self._programs.find(args, lambda args=args: self._compile(args))
+      run = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       out = jax.block_until_ready(run(*args))
       seconds = time.perf_counter() - start

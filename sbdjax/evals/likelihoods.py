@@ -16,8 +16,13 @@ import numpy as np
 
 from sbdjax.decode.any_order.mdm import Ancestral, predictor
 from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.decode.method import need_mask_token
+from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
+from sbdjax.sigma_lm import SigmaLM
+
+USE = "masked diffusion needs one"
 
 
 class Measured(NamedTuple):
@@ -43,9 +48,10 @@ def any_order(
   model: Pretrained, rows: np.ndarray, keys: jax.Array, samples: int, given_L: np.ndarray
 ) -> Measured:
   """The any-order bound: masked diffusion with one token a forward."""
+  predict, mask_id = predictor(model.lm), need_mask_token(model.lm, USE)
   run = jax.jit(
     lambda params, rows, keys: elbo.any_order(
-      predictor(model.lm), model.lm.config.mask_id, params, rows, keys, samples, given_L
+      predict, mask_id, params, rows, keys, samples, given_L
     )
   )
   estimate = _summary("any-order bound", run(model.params, rows, keys), given_L)
@@ -62,7 +68,7 @@ def in_steps(
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
   """The ancestral sampler with each number of steps."""
-  predict, mask_id = predictor(model.lm), model.lm.config.mask_id
+  predict, mask_id = predictor(model.lm), need_mask_token(model.lm, USE)
 
   @jax.jit
   def run(params, rows, keys, num_steps):
@@ -88,15 +94,17 @@ def speculative(
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
   """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit."""
-  length = rows.shape[1]
+  lm, length = model.lm, rows.shape[1]
+  if not isinstance(lm, SigmaLM):
+    raise UsageError("this checkpoint has no causal blocks: give a self-speculative model")
   tables = [(Cosine(dtau)(length), n) for n, dtau in rules]
   run = jax.jit(
     lambda params, rows, keys: elbo.over_orders(
-      model.lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
+      lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
     )
   )
   found = jax.device_get(run(model.params, rows, keys))
-  blocks = model.lm.config.num_layers, model.lm.head.num_layers
+  blocks = lm.config.num_layers, lm.head.num_layers
   for i, (n, dtau) in enumerate(rules):
     name = "mean over random orders of exact log p(x given order)"
     estimate = _summary(name, found.log_prob[..., i], given_L)
@@ -112,7 +120,7 @@ def by_masks(
 
   Their mean is an estimate of the any-order bound (see `attainable`).
   """
-  predict, mask_id = predictor(model.lm), model.lm.config.mask_id
+  predict, mask_id = predictor(model.lm), need_mask_token(model.lm, USE)
   targets, length = int(np.sum(~given_L)), rows.shape[1]
 
   @jax.jit

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from sbdjax.likelihood import ssmd
 from sbdjax.sigma_lm import SigmaLM, in_order
@@ -71,10 +72,10 @@ def over_orders(
   params,
   tokens_BxL: jax.Array,
   keys_B: jax.Array,
-  rules: Sequence[tuple[jax.Array, float]],
+  rules: Sequence[tuple[ArrayLike, float]],
   *,
   num_orders: int = 1,
-  given_L: jax.Array | None = None,
+  given_L: ArrayLike | None = None,
   **settings,
 ) -> ssmd.Totals:
   """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
@@ -116,7 +117,7 @@ def any_order(
   tokens_BxL: jax.Array,
   keys_B: jax.Array,
   num_samples: int = 1,
-  given_L: jax.Array | None = None,
+  given_L: ArrayLike | None = None,
 ) -> jax.Array:
   """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
 
@@ -132,7 +133,7 @@ def any_order(
   """
   batch, length = tokens_BxL.shape
   length_B = jnp.full((batch,), length, jnp.int32)
-  given_L = jnp.zeros((length,), bool) if given_L is None else given_L
+  given_L = jnp.zeros((length,), bool) if given_L is None else jnp.asarray(given_L)
   targets = length - jnp.sum(given_L)
 
   def sample(number):
@@ -173,7 +174,7 @@ def over_plans(
   plan: Callable[[jax.Array, jax.Array], jax.Array],
   *,
   num_plans: int = 1,
-  given_L: jax.Array | None = None,
+  given_L: ArrayLike | None = None,
 ) -> PlanTotals:
   """log p(x | plan) of texts, where a plan says in which step of the sampler a token is revealed.
 
