@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, in_chunks, token_nll
 from sbdjax.losses.ntp import shifted
 
@@ -114,6 +114,7 @@ class JacobiLoss(Loss):
     self, lm: LM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
+    check_batch(batch, noisy=("integer", "BxNxK"), start=("integer", "B"))
     del key  # the noise is drawn with the batch
     tokens, noisy, start_B = batch["tokens"], batch["noisy"], batch["start"]
     rows, length = tokens.shape

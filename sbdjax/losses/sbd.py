@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.ntp import documents, shifted
 
@@ -82,6 +82,7 @@ class SBDLoss(Loss):
     self, lm: LM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
+    check_batch(batch)
     if lm.config.mask_id is None:
       raise UsageError("the SBD loss needs a model with a mask token: set model.mask_id")
     key_size, key_noise = jax.random.split(key)
