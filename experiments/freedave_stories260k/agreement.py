@@ -17,11 +17,9 @@ import json
 import jax
 import numpy as np
 
-from sbdjax.cli.sweep import Bench, make_point
-from sbdjax.decode import registry
-from sbdjax.decode.base import Limits
+from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.generate import Decoder
-from sbdjax.decode.method import Method
+from sbdjax.evals.sweep import Bench, make_point
 from sbdjax.interop.pretrained import load_pretrained
 
 SETTINGS = (
@@ -33,13 +31,11 @@ SETTINGS = (
 )
 
 
-def canvases(model, method: Method, max_tokens: int, prompts, seed: int) -> np.ndarray:
+def canvases(model, decoding: Decoding, prompts, seed: int) -> np.ndarray:
   """int [prompts, canvas] of one method."""
-  method = method.for_model(model.generation)
-  decoder = Decoder(lambda method: method.sampler(model.lm, Limits(max_tokens)))
-  results = decoder.generate(
-    model.params, prompts, jax.random.key(seed), method, batch_size=len(prompts)
-  )
+  method = decoding.for_model(model.lm, model.generation).method
+  decoder = Decoder(model.lm, decoding.limits(()))
+  results = decoder.generate(method, model.params, prompts, jax.random.key(seed))
   return np.array([result.tokens for result in results])
 
 
@@ -63,17 +59,15 @@ def main():
   where = {"checkpoint": args.checkpoint, "num_prompts": args.prompts}
   point = make_point({"sweep": where, "decoder": {}, "data": {"source": "stories"}}, {})
   prompts = Bench().prompts(point)
-  common = {"temperature": args.temperature}
+  common = dict(max_tokens=args.max_tokens, temperature=args.temperature)
   for dtype in args.dtypes.split(","):
     model = load_pretrained(args.checkpoint, dtype=dtype)
-    static = registry.build({"name": "static", **common})
-    plain = canvases(model, static, args.max_tokens, prompts, seed=0)
+    plain = canvases(model, from_flat({"name": "static", **common}), prompts, seed=0)
     for settings in SETTINGS:
-      method = registry.build({"name": "freedave", **common, **settings})
-      found = canvases(model, method, args.max_tokens, prompts, seed=0)
-      setting = {"dtype": dtype, "max_tokens": args.max_tokens, **common, **settings}
-      record = setting | agreement(plain, found) | {"prompts": len(prompts)}
-      print(json.dumps(record), flush=True)
+      decoding = from_flat({"name": "freedave", **common, **settings})
+      found = canvases(model, decoding, prompts, seed=0)
+      record = {"dtype": dtype, **common, **settings, **agreement(plain, found)}
+      print(json.dumps(record | {"prompts": len(prompts)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -126,12 +126,12 @@ def load_config(
   config = (found if isinstance(found, ConfigDict) else ConfigDict(found)).unlock()
 
   # A section's `name` in the file may decide which fields the section has, so those come first; so
-  # may the `source` of data.
+  # may the `source` of data, and any class that is named as module:Name.
   def decides(name: str) -> bool:
     return name.endswith(".name") and name in _flat(config)
 
   def rank(name: str) -> int:
-    return 0 if decides(name) else 1 if name.endswith(".source") else 2
+    return 0 if decides(name) else 1 if name.endswith(".source") or ":" in overrides[name] else 2
 
   for name in sorted(overrides, key=rank):
     sections = schema(config) if schema and not decides(name) else {}

@@ -81,7 +81,7 @@ def _parser() -> Parser:
   add = parser.add_argument
   add("--checkpoint", required=True, help="embedded name, checkpoint file or training workdir")
   add("--split", default="validation", choices=SPLITS)
-  add("--batch_size", type=int, default=16, help="rows a forward")
+  add("--batch_size", type=int, default=16, help="rows per forward")
   add("--max_batches", type=int, default=0, help="stop after so many; 0: the whole split")
   add("--truncate", action="store_true", help="use the first data.seq_len tokens of a document")
   add("--block_size", type=int, default=16, help="of the masked loss")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Mapping
@@ -56,7 +57,13 @@ def parse_token_lists(text: str, flag: str) -> list[list[int]]:
   if isinstance(lists, list) and all(isinstance(row, list) for row in lists):
     if all(type(token) is int for row in lists for token in row):
       return lists
-  raise UsageError(f"{flag}={text}: give one list of token ids a prompt, like [[1,2],[3]]")
+  raise UsageError(f"{flag}={text}: give one list of token ids per prompt, like [[1,2],[3]]")
+
+
+@functools.cache  # the points of a sweep repeat names
+def note(line: str) -> None:
+  """Tells a user once about a name of an earlier release."""
+  print(f"note: {line}", file=sys.stderr)
 
 
 def decoding_of(texts: Mapping[str, str]) -> Decoding:
@@ -65,13 +72,19 @@ def decoding_of(texts: Mapping[str, str]) -> Decoding:
   Raises:
     UsageError: an unknown field, one without effect on this method, or a value out of range.
   """
-  return from_flat(
-    texts, parse_value, "decoder", lambda line: print(f"note: {line}", file=sys.stderr)
-  )
+  return from_flat(texts, parse_value, "decoder", note)
+
+
+def modern_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+  """`--config.decoder.field=text` flags with names of earlier releases replaced."""
+  start = "decoder."
+  of_decoder = {n.removeprefix(start): t for n, t in overrides.items() if n.startswith(start)}
+  others = {n: t for n, t in overrides.items() if not n.startswith(start)}
+  values = registry.modern(of_decoder, "config.decoder", note)
+  return others | {start + name: text for name, text in values.items()}
 
 
 def decoder_schema(given: Mapping[str, Any]) -> type:
   """The flat names of all methods as a dataclass, for overrides of a config's section `decoder`."""
   types = registry.field_types(given) | {MAX_TOKENS: int}
-  old = {name: types[new] for name, new in registry.OLD_NAMES.items()}
-  return dataclasses.make_dataclass("Decoder", [(n, t, None) for n, t in (types | old).items()])
+  return dataclasses.make_dataclass("Decoder", [(n, t, None) for n, t in types.items()])

@@ -264,14 +264,14 @@ def collect(
 def describe(
   number: int, shards: int, found: list[tuple[Example, int]], seconds: float, size: int
 ) -> str:
-  """One line on a shard: sizes, rates, and the tokens a forward the model decoded at."""
+  """One line on a shard: sizes, rates, and the tokens per forward the model decoded at."""
   tokens = sum(len(e.tokens) - e.prompt_len for e, _ in found)
   points = sum(len(way) for e, _ in found for way in e.trajectories)
   blocks = sum(len(e.trajectories) for e, _ in found)
   forwards = sum(n for _, n in found)
   return (
     f"shard {number + 1}/{shards}: {len(found):,} texts, {tokens:,} tokens, {points / blocks:.1f} "
-    f"points a block, {tokens / forwards:.2f} tokens a forward, {tokens / seconds:,.0f} tokens/s, "
+    f"points per block, {tokens / forwards:.2f} tokens per forward, {tokens / seconds:,.0f} tokens/s, "
     f"{size / 1e6:.1f} MB"
   )
 

@@ -218,14 +218,14 @@ def modern(
   where: str = "decoder",
   note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-  """Flat names with those of earlier releases replaced."""
+  """Flat names with those of earlier releases replaced; where both are given, today's counts."""
   values = {}
   for name, value in given.items():
-    if name in OLD_NAMES:
-      note(
-        f"{where}.{name} is now {where}.{OLD_NAMES[name]}; the old name goes with the next release"
-      )
-    values[OLD_NAMES.get(name, name)] = value
+    new = OLD_NAMES.get(name, name)
+    if new != name:
+      note(f"{where}.{name} is now {where}.{new}; the old name goes with the next release")
+    if new == name or new not in given:
+      values[new] = value
   return values
 
 
@@ -262,11 +262,16 @@ def field_types(given: Mapping[str, Any] = {}) -> dict[str, Any]:  # noqa: B006
   return found
 
 
-def flat_part(obj: Method | Part) -> dict[str, Any]:
-  """The flat names that a part adds to a method, with their values."""
+def flat_part(obj: Method | Part, idle: bool = False) -> dict[str, Any]:
+  """The flat names that a part adds to a method, with their values.
+
+  Args:
+    obj: a part; a method gives all its names but its own.
+    idle: those without effect, too.
+  """
   values: dict[str, Any] = {}
   for field, value in _fields(obj):
-    if field in obj.idle():
+    if field in obj.idle() and not idle:
       continue
     if not isinstance(value, Part):
       values[field] = value
@@ -276,7 +281,7 @@ def flat_part(obj: Method | Part) -> dict[str, Any]:
       values |= implied.shown.get(name, {})
     elif value.kind:
       values[field] = name
-    values |= flat_part(value)
+    values |= flat_part(value, idle)
   return values
 
 
@@ -296,7 +301,7 @@ class _Maker:
     """An object of `cls`: flat names where they are given, else the fields of `default`."""
     hints, kwargs = type_hints(cls), {}
     for field in dataclasses.fields(cls):
-      old = getattr(default, field.name) if type(default) is cls else _default(field)
+      old = getattr(default, field.name) if type(default) is cls else default_of(field)
       if isinstance(old, Part):
         kwargs[field.name] = self.make(self.class_of(field.name, old), old)
       elif field.name in self.values:
@@ -329,7 +334,8 @@ class _Maker:
     return type(old)
 
 
-def _default(field: dataclasses.Field) -> Any:
+def default_of(field: dataclasses.Field) -> Any:
+  """The value of a field that is left out; `dataclasses.MISSING` where it must be given."""
   if field.default_factory is not dataclasses.MISSING:
     return field.default_factory()
   return field.default
@@ -344,7 +350,7 @@ def type_hints(cls: type) -> dict[str, Any]:
 def _own_types(cls: type) -> Iterator[tuple[str, Any]]:
   """Flat names of a class with their types; a part of a kind counts as its name."""
   for field in dataclasses.fields(cls):
-    default = _default(field)
+    default = default_of(field)
     if not isinstance(default, Part):
       yield field.name, type_hints(cls)[field.name]
     elif default.kind:

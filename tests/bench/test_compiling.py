@@ -11,7 +11,8 @@ from sbdjax import __main__ as entry
 from sbdjax import pytree
 from sbdjax.bench import compiling
 from sbdjax.bench.timing import compile_for
-from sbdjax.cli import bench_common, bench_compile, decoders
+from sbdjax.cli import bench_common, bench_compile
+from sbdjax.decode import registry
 from sbdjax.decode.base import Limits, Sampler
 from sbdjax.decode.method import Method
 from sbdjax.nn.sigma import HeadConfig
@@ -43,13 +44,13 @@ def test_sampler_is_compiled_for_shapes_alone():
   assert row.temporary_bytes < 1 << 20
 
 
-@pytest.mark.parametrize("name", decoders.METHODS)
+@pytest.mark.parametrize("name", registry.REGISTRY[registry.METHOD])
 def test_every_sampler_can_be_built(name):
-  config = bench_compile.decoder_of(name, 4)
+  decoding = bench_compile.decoding_of(name, 4)
   model = models.config(mask_id=12)
-  on_top = decoders.METHODS[name].models == (SigmaLM,)
+  on_top = decoding.method.models == (SigmaLM,)
   lm = make_sigma_lm(model, HeadConfig()) if on_top else models.lm_of(mask_id=12)
-  assert callable(decoders.make_sampler(lm, config, ()).step)
+  assert callable(decoding.method.sampler(lm, decoding.limits(())).step)
 
 
 def test_memory_of_a_program_counts_shared_buffers_once():

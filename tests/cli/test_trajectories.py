@@ -97,7 +97,7 @@ def test_a_lost_shard_is_made_again_and_only_that(config, collected, capsys):
   (collected / "dataset_info.json").unlink()
   assert entry.main(["trajectories", f"--config={config}", f"--workdir={collected}"]) == 0
   out = capsys.readouterr().out
-  assert "2 of 3 shards are there" in out and out.count("tokens a forward") == 1
+  assert "2 of 3 shards are there" in out and out.count("tokens per forward") == 1
   assert shards(collected) == before and len(Store(collected)) == 9
 
 
@@ -160,7 +160,7 @@ def test_two_rounds_and_what_they_leave(finished):
 def test_a_finished_run_does_nothing(config, finished, capsys):
   files = {p: p.stat().st_mtime_ns for p in finished.rglob("*") if "array_record" in p.name}
   assert _train(config, finished) == 0
-  assert "tokens a forward" not in capsys.readouterr().out
+  assert "tokens per forward" not in capsys.readouterr().out
   assert files == {p: p.stat().st_mtime_ns for p in files}
   assert checkpoints.steps(finished / "round2") == [4]
 
