@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from sbdjax import checks, pytree
 
 
-
 @pytree.dataclass
 class KVCache(pytree.Struct):
   """Keys and values of all layers.
