@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from sbdjax import checks
+from sbdjax import checks, pytree
 
 
-@flax.struct.dataclass
-class KVCache:
+@pytree.dataclass
+class KVCache(pytree.Struct):
   """Keys and values of all layers.
 
   Attributes:

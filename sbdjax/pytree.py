@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
+
+from sbdjax.errors import UsageError
 
 _T = TypeVar("_T")
+
+
+class Struct:
+  """Base of classes made by `dataclass`, so that type checkers know `replace`."""
+
+  def replace(self: _T, **changes: Any) -> _T:
+    """A copy with some fields changed; the changed object checks its values again."""
+    return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
 def static(**kwargs: Any) -> Any:
@@ -15,16 +27,20 @@ def static(**kwargs: Any) -> Any:
   return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def dataclass(cls: type[_T]) -> type[_T]:
   """A frozen dataclass whose fields JAX flattens, but for those made by `static`.
+
+  `jax.jit` takes such an object as an argument: its leaves are traced, its class and its static
+  fields choose the program. Derive from `Struct` to have `.replace(**changes)`.
 
   What `flax.struct.dataclass` does, for classes that stand in for each other as arguments of one
   function. `jax.tree_util.register_dataclass`, which flax registers with, leaves the class out of
   `PyTreeDef` equality (jaxlib 0.10 and 0.11): two classes with equal fields compare equal, and when
   their hashes meet in one bucket `jax.jit` runs for one what it compiled for the other.
   """
-  cls = dataclasses.dataclass(frozen=True)(cls)
-  fields = dataclasses.fields(cls)
+  cls = dataclasses.dataclass(frozen=True)(cls)  # type: ignore[assignment]
+  fields = dataclasses.fields(cls)  # type: ignore[arg-type]
   children = [f.name for f in fields if not f.metadata.get("static", False)]
   static = [f.name for f in fields if f.name not in children]
 
@@ -44,3 +60,13 @@ def dataclass(cls: type[_T]) -> type[_T]:
 
   jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
   return cls
+
+
+def check(holds: Any, message: str) -> None:
+  """Raises UsageError(message) where `holds` is a concrete false; inside a trace nothing is known.
+
+  For `__post_init__` of settings whose numbers may be traced. NaN compares false, so conditions
+  are written to hold for what is allowed.
+  """
+  if isinstance(holds, (bool, np.bool_)) and not holds:
+    raise UsageError(message)

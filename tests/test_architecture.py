@@ -13,8 +13,8 @@ CONFIGS = ROOT.parent / "configs"
 
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
-  ("errors", "pytree"),
-  ("settings", "checks"),
+  ("errors",),
+  ("pytree", "settings", "checks"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),

@@ -14,14 +14,18 @@ from sbdjax.errors import DataError
 _PROBE = 1 << 16
 
 
+# A string, or token ids.
+Text = str | Sequence[int] | np.ndarray
+
+
 class Document(NamedTuple):
   """One text of a corpus: strings, or token ids that are taken as they are.
 
   Tokens of `prompt` come first and are no targets of the loss.
   """
 
-  body: str | Sequence[int]
-  prompt: str | Sequence[int] = ""
+  body: Text
+  prompt: Text = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Corpus:
     """A checksum of the lengths and of both ends of the tokens: tells two corpora apart cheaply."""
     parts = self.lengths, self.tokens[:_PROBE], self.tokens[-_PROBE:]
     return functools.reduce(
-      lambda crc, part: zlib.crc32(np.ascontiguousarray(part, np.int64), crc), parts, 0
+      lambda crc, part: zlib.crc32(np.ascontiguousarray(part, np.int64).data, crc), parts, 0
     )
 
   def take(self, first: int, last: int) -> "Corpus":
@@ -76,14 +80,14 @@ def smallest_dtype(vocab_size: int) -> type:
 
 
 def _encode_all(
-  texts: Sequence[str | Sequence[int]], encode_batch: Callable[[list[str]], list[np.ndarray]]
+  texts: Sequence[Text], encode_batch: Callable[[list[str]], list[np.ndarray]]
 ) -> list[np.ndarray]:
   """Encodes those that are strings, all in one call; arrays the others."""
   encoded = iter(encode_batch([text for text in texts if isinstance(text, str)]))
   return [next(encoded) if isinstance(text, str) else as_ids(text) for text in texts]
 
 
-def as_ids(tokens: Sequence[int]) -> np.ndarray:
+def as_ids(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
   """A flat integer array; raises DataError for anything else."""
   ids = np.asarray(tokens) if len(tokens) else np.zeros(0, np.int64)
   if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -91,7 +95,7 @@ def as_ids(tokens: Sequence[int]) -> np.ndarray:
   return ids
 
 
-def check_ids(ids: np.ndarray, vocab_size: int, where: str):
+def check_ids(ids: np.ndarray, vocab_size: int, where: str) -> None:
   """Raises DataError unless all ids lie in [0, vocab_size)."""
   if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
     wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
@@ -136,7 +140,9 @@ def tokenize(
       bodies[i] = body
 
   dtype = smallest_dtype(tokenizer.vocab_size)
-  parts, lengths, given = [], [], []
+  parts: list[np.ndarray] = []
+  lengths: list[int] = []
+  given: list[int] = []
   for document, prompt, body in zip(documents, prompts, bodies, strict=True):
     check_ids(prompt, tokenizer.vocab_size, origin)
     check_ids(body, tokenizer.vocab_size, origin)

@@ -49,7 +49,7 @@ class Llama2cTokenizer:
   bos_id = 1
   eos_id = 2
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     # Of equal pieces the first counts; the files known have none.
     self._ids = {piece: i for i, piece in reversed(list(enumerate(self.pieces)))}
     if b" " not in self._ids or len(self.pieces) < _FIRST_BYTE_ID + 256:
@@ -130,9 +130,9 @@ class Llama2cTokenizer:
     """Merges best score first, leftmost among equals; a heap entry is void once its pair is gone."""
     end = len(symbols)
     before, after = list(range(-1, end - 1)), list(range(1, end + 1))
-    heap = []
+    heap: list[tuple[float, int, int, tuple[int, int]]] = []
 
-    def offer(left: int):
+    def offer(left: int) -> None:
       if left >= 0 and after[left] < end:
         pair = symbols[left], symbols[after[left]]
         found = self._merged(*pair)
@@ -165,7 +165,9 @@ def _text_of_piece(piece: bytes) -> bytes:
 
 def _parse(data: bytes) -> tuple[tuple[bytes, ...], tuple[float, ...]]:
   (longest,) = struct.unpack_from("<i", data)
-  pieces, scores, at = [], [], 4
+  pieces: list[bytes] = []
+  scores: list[float] = []
+  at = 4
   while at < len(data):
     score, length = struct.unpack_from("<fi", data, at)
     at += 8

@@ -43,20 +43,21 @@ def read_file(path: pathlib.Path, separator: str) -> Iterator[str]:
   try:
     archive = tarfile.open(path)  # noqa: SIM115 (a file that is no archive is not an error)
   except (tarfile.ReadError, OSError):
-    yield from (document.body for document in read_documents(path, separator))
+    yield from (str(document.body) for document in read_documents(path, separator))
     return
   with archive:
     try:
       for member in archive:
-        if member.isfile() and member.name.endswith(".txt"):
-          yield archive.extractfile(member).read().decode("utf-8").strip()
+        file = archive.extractfile(member) if member.name.endswith(".txt") else None
+        if file is not None:  # None: no regular file
+          yield file.read().decode("utf-8").strip()
     except (tarfile.TarError, OSError, EOFError, UnicodeDecodeError) as error:
       raise DataError(f"cannot read {path}: {error}") from error
 
 
 def pack(texts: Iterable[str], tokenizer: Tokenizer, seq_len: int) -> Iterator[np.ndarray]:
   """Rows of `seq_len` tokens: texts one after the other, each with its end-of-text token."""
-  dtype = smallest_dtype(tokenizer.vocab_size)
+  dtype = np.dtype(smallest_dtype(tokenizer.vocab_size))
   eos, rest = np.array([tokenizer.eos_id], dtype), np.zeros(0, dtype)
   texts = iter(texts)
   while some := list(itertools.islice(texts, _DOCUMENTS_A_BATCH)):
@@ -126,7 +127,7 @@ class OpenWebText(tfds.core.GeneratorBasedBuilder):
       )
 
 
-def prepare(data_dir: str, files: Sequence[str], tokenizer: str, **settings: Any):
+def prepare(data_dir: str, files: Sequence[str], tokenizer: str, **settings: Any) -> None:
   """Writes the array_record files under `data_dir`, unless they are there.
 
   Raises:
@@ -166,7 +167,7 @@ class PackedRows:
     self.corpus = self
     self.signature = dict(seq_len=wanted, rows=self.num_rows, split=split, origin=self.origin)
 
-  def _open(self):
+  def _open(self) -> None:
     try:
       builder = tfds.builder_from_directory(str(folder_of(self._config.path)))
       self._records = builder.as_data_source(split=self._split)

@@ -42,10 +42,16 @@ class Tokenizer(Protocol):
       None. The caller may assign it; `decode` leaves it out or shows it.
   """
 
-  vocab_size: int
-  bos_id: int | None
-  eos_id: int | None
   mask_id: int | None
+
+  @property
+  def vocab_size(self) -> int: ...
+
+  @property
+  def bos_id(self) -> int | None: ...
+
+  @property
+  def eos_id(self) -> int | None: ...
 
   def encode(
     self, text: str, bos: bool = False, eos: bool = False, continues: bool = False
@@ -145,6 +151,7 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     DataError: a tokenizer file that cannot be read.
   """
   path = pathlib.Path(name)
+  tokenizer: Tokenizer
   if name in BUILTIN:
     tokenizer = BUILTIN[name]()
   elif path.is_dir():
@@ -160,7 +167,7 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     )
   if mask_id is not None:
     tokenizer.mask_id = mask_id
-  tokenizer.origin = name
+  setattr(tokenizer, "origin", name)  # noqa: B010 (no part of the interface)
   return tokenizer
 
 

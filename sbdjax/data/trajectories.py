@@ -130,7 +130,7 @@ class Writer:
     os.replace(temporary, path)
     return path.stat().st_size
 
-  def finish(self):
+  def finish(self) -> None:
     """Writes the metadata that make the shards a dataset."""
     splits = tfds.core.SplitInfo(
       name=_SPLIT,
@@ -206,7 +206,7 @@ class Store(Sequence):
     self.largest_token = self.settings["vocab_size"] - 1
 
   @functools.cached_property
-  def _records(self):
+  def _records(self) -> Any:
     try:
       return tfds.builder_from_directory(str(self._folder)).as_data_source(_SPLIT)
     except Exception as error:  # TFDS raises many kinds
@@ -216,10 +216,10 @@ class Store(Sequence):
   def __len__(self) -> int:
     return len(self._records)
 
-  def __getitem__(self, index: int) -> Example:
+  def __getitem__(self, index: int) -> Example:  # type: ignore[override]
     return decode(self._records[range(len(self))[index]], self.settings["block_size"])
 
-  def __reduce__(self):  # open files do not travel to the workers
+  def __reduce__(self) -> tuple[Any, ...]:  # open files do not travel to the workers
     return Store, (self._folder,)
 
   @property
@@ -292,4 +292,4 @@ class TrajectoryRows:
         points, start = points[chosen : chosen + 1], start + chosen * k
       for block, point in zip(noisy, points, strict=False):
         block[: len(point)] = point
-    return columns | dict(noisy=noisy, start=np.int32(start))
+    return columns | {"noisy": noisy, "start": np.asarray(start, np.int32)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ class Tensors:
 
   @property
   def _head(self) -> str:
-    return names.TABLE["head"][self.layout] + ".weight"
+    return f"{names.TABLE['head'][self.layout]}.weight"
 
   def find(self, name: str) -> Stored | None:
     """The tensor called `name`, or None."""
@@ -81,7 +82,7 @@ class Tensors:
     same = first.shape == usual.shape and np.allclose(first, usual, rtol=1e-6, atol=0)
     return None if same else tuple(first.tolist())
 
-  def check_all_used(self, used: set[str], tied: bool):
+  def check_all_used(self, used: set[str], tied: bool) -> None:
     """Raises CheckpointError for a tensor that is not `used`, ignored, or the head of a tied model."""
     bare = {self._bare(name) for name in used}
     if tied:
@@ -98,7 +99,7 @@ class Tensors:
         + (f", and {len(surplus) - 1} more" if len(surplus) > 1 else "")
       )
 
-  def check_tied_head(self, embedding: str):
+  def check_tied_head(self, embedding: str) -> None:
     """A tied model's files may hold its head all the same; it must be the embedding.
 
     Raises:
@@ -163,12 +164,16 @@ class Leaf:
     place: Place = self._place
     if place.stacked:
       for n, stored in enumerate(self._sources):
-        yield range(n, n + 1), lambda x=stored: place.to_ours(files.read(x))[None]
+        yield range(n, n + 1), functools.partial(_one_layer, place, stored)
     elif place.num_inputs:
       yield range(self.shape[0]), lambda: place.to_ours(files.read(self._sources[0]))
     else:
       for rows in _rows(self._sources[0]):
-        yield rows, lambda rows=rows: files.read(self._sources[0], rows)
+        yield rows, functools.partial(files.read, self._sources[0], rows)
+
+
+def _one_layer(place: Place, stored: Stored) -> np.ndarray:
+  return place.to_ours(files.read(stored))[None]
 
 
 def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> Any:
@@ -202,7 +207,7 @@ def _put(leaf: Leaf, dtype: Any, sharding: Sharding) -> jax.Array:
   """One leaf as a global array; a piece that several devices hold is made once."""
   holders: dict[tuple, list] = {}
   for device, index in sharding.addressable_devices_indices_map(leaf.shape).items():
-    key = tuple(s.indices(n) for s, n in zip(index, leaf.shape, strict=True))
+    key = tuple(s.indices(n) for s, n in zip(index or (), leaf.shape, strict=True))
     holders.setdefault(key, []).append(device)
   blocks = leaf.read([tuple(slice(*k) for k in key) for key in holders], np.dtype(dtype))
   pieces = [
