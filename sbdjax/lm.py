@@ -86,9 +86,8 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
       checks.array("dropout_keys_B", dropout_keys_B, "key", sizes)
     cached_kv = None if cache is None else ((cache.k,), (cache.v,))
     inputs = (tokens_BxT, positions_BxT, mask, cached_kv, dropout_keys_B)
-    hidden: Any
-    kv: Any
-    hidden, kv = module.apply({"params": params}, *inputs)
+    found: Any = module.apply({"params": params}, *inputs)
+    hidden, kv = found
     if cache is None:
       return hidden, None
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
