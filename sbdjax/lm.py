@@ -86,17 +86,19 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
       checks.array("dropout_keys_B", dropout_keys_B, "key", sizes)
     cached_kv = None if cache is None else ((cache.k,), (cache.v,))
     inputs = (tokens_BxT, positions_BxT, mask, cached_kv, dropout_keys_B)
-    hidden, kv = module.apply({"params": params}, *inputs)
+    found: Any = module.apply({"params": params}, *inputs)
+    hidden, kv = found
     if cache is None:
       return hidden, None
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
-    return hidden, kv_cache.write(cache, *kv, jnp.broadcast_to(slots_BxT, tokens_BxT.shape))
+    new_k, new_v = kv
+    slots_BxT = jnp.broadcast_to(slots_BxT, tokens_BxT.shape)
+    return hidden, kv_cache.write(cache, new_k, new_v, slots_BxT)
 
   def logits(params: Params, hidden: jax.Array) -> jax.Array:
     checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")
-    return suppress(
-      module.apply({"params": params}, hidden, method=Transformer.logits), config.mask_id
-    )
+    found: Any = module.apply({"params": params}, hidden, method=Transformer.logits)
+    return suppress(found, config.mask_id)
 
   def init_cache(batch: int, capacity: int) -> KVCache:
     c = config

@@ -165,7 +165,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     embedded = run(params, Transformer.embed, in_order(tokens_BxL, sigma_BxL))
     here, following = in_order(hidden_BxLxD, sigma_BxL), in_order(hidden_BxLxD, next_BxL)
     inputs = (embedded, here, following, sigma_BxL, next_BxL, dropout_keys_B)
-    causal = blocks.apply({"params": params["head"]}, *inputs)
+    causal: Any = blocks.apply({"params": params["head"]}, *inputs)
     if head.output_residual:
       causal = causal + following
     return align(causal, here, equal_at_B)
