@@ -59,7 +59,7 @@ def pass_log_probs(
 
   def passes(revealed_B: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = lambda x_L: jnp.broadcast_to(x_L, (chunk, length))
-    noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, model.config.mask_id)
+    noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, model.mask_id)
     hidden = model.trunk(params, noisy)
     equal_at = revealed_B if first_equal else None
     target = model.target(params, rows(tokens_L), hidden, rows(sigma_L), equal_at_B=equal_at)
