@@ -39,7 +39,7 @@ class LM(NamedTuple):
 
   config: TransformerConfig
   init: Callable[[jax.Array], Params]
-  apply: Callable[..., tuple[jax.Array, KVCache | None]]
+  apply: Callable[..., tuple[jax.Array, Any]]
   logits: Callable[[Params, jax.Array], jax.Array]
   init_cache: Callable[[int, int], KVCache]
 
@@ -60,6 +60,9 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
     UsageError: an unknown name.
   """
   module = Transformer(config, check_attention(attention))
+
+  def run(params: Params, *args: Any, method: Callable | None = None) -> Any:
+    return module.apply({"params": params}, *args, method=method)
 
   def init(key: jax.Array) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
@@ -86,19 +89,16 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
       checks.array("dropout_keys_B", dropout_keys_B, "key", sizes)
     cached_kv = None if cache is None else ((cache.k,), (cache.v,))
     inputs = (tokens_BxT, positions_BxT, mask, cached_kv, dropout_keys_B)
-    found: Any = module.apply({"params": params}, *inputs)
-    hidden, kv = found
+    hidden, kv = run(params, *inputs)
     if cache is None:
       return hidden, None
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
-    new_k, new_v = kv
     slots_BxT = jnp.broadcast_to(slots_BxT, tokens_BxT.shape)
-    return hidden, kv_cache.write(cache, new_k, new_v, slots_BxT)
+    return hidden, kv_cache.write(cache, *kv, slots_BxT)
 
   def logits(params: Params, hidden: jax.Array) -> jax.Array:
     checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")
-    found: Any = module.apply({"params": params}, hidden, method=Transformer.logits)
-    return suppress(found, config.mask_id)
+    return suppress(run(params, hidden, method=Transformer.logits), config.mask_id)
 
   def init_cache(batch: int, capacity: int) -> KVCache:
     c = config

@@ -58,6 +58,11 @@ class SigmaLM(NamedTuple):
   target: Callable[..., jax.Array]
   logits: Callable[[Params, jax.Array], jax.Array]
 
+  @property
+  def mask_id(self) -> int:
+    """The mask token, without which there is no such model."""
+    return _mask_id(self.config)
+
   def dropping(self, keys_B: jax.Array) -> SigmaLM:
     """This model with channels dropped by the key of each row, in trunk and causal blocks."""
     # Layers of the trunk fold in 0, 1, ...: the causal blocks go on from there.
@@ -66,6 +71,12 @@ class SigmaLM(NamedTuple):
       trunk=functools.partial(self.trunk, dropout_keys_B=keys_B),
       target=functools.partial(self.target, dropout_keys_B=of_head_B),
     )
+
+
+def _mask_id(config: TransformerConfig) -> int:
+  if config.mask_id is None:
+    raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
+  return config.mask_id
 
 
 def in_order(x_BxLx: jax.Array, sigma_BxL: jax.Array) -> jax.Array:
@@ -101,8 +112,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
   Raises:
     UsageError: no mask token, heads that cannot hold two positions, or an unknown `attention`.
   """
-  if config.mask_id is None:
-    raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
+  _mask_id(config)
   check_attention(attention)
   block = layer_config(config, head)
   network, blocks = Transformer(config, attention), SigmaHead(block, head, attention)

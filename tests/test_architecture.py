@@ -17,8 +17,8 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
-  ("errors",),
-  ("pytree", "settings", "checks"),
+  ("errors", "pytree"),
+  ("settings", "checks"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),

@@ -13,8 +13,7 @@ import functools
 import itertools
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
@@ -26,7 +25,6 @@ from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.files import read_jsonl
 from sbdjax.data.sources import load_corpus
-from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.data.trajectories import Example
 from sbdjax.decode.generate import check_context, pad_prompts
 from sbdjax.decode.jacobi import trajectories as decoding
@@ -35,9 +33,8 @@ from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM
 from sbdjax.settings import to_dataclass
-from sbdjax.sigma_lm import SigmaLM
 
-DRAFTS: dict[str, Callable[[LM], decoding.Draft]] = {
+DRAFTS = {
   "text": lambda lm: decoding.from_text,
   "vocabulary": lambda lm: decoding.from_vocabulary(lm.config.vocab_size),
 }
@@ -79,7 +76,7 @@ class CollectConfig:
   shard_size: int = 512
   seed: int = 0
 
-  def __post_init__(self) -> None:
+  def __post_init__(self):
     for name in ("shortest", "passes", "batch_size", "shard_size"):
       if getattr(self, name) < 1:
         raise UsageError(f"collect.{name}={getattr(self, name)} must be at least 1")
@@ -109,30 +106,22 @@ def schema(config: ConfigDict) -> Mapping[str, type]:
   return SECTIONS
 
 
-def _tokenizer(config: CollectConfig, model: Pretrained) -> Tokenizer:
-  if model.tokenizer is None:
-    raise UsageError(f"collect.checkpoint={config.checkpoint} has no tokenizer files")
-  return model.tokenizer
-
-
 def _said(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
   """Prompts as the chat template writes them."""
-  tokenizer: Any = model.tokenizer  # which has a chat template, as `read_prompts` checks
   for document in read_jsonl(assets.resolve(data.path)):
     if document.prompt:
-      yield tokenizer.encode_chat([{"role": "user", "content": document.prompt}])
+      yield model.tokenizer.encode_chat([{"role": "user", "content": document.prompt}])
 
 
 def _openings(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
   """Prompts of the training split's documents, or their first tokens where they have none."""
-  corpus = load_corpus(data, "train", _tokenizer(config, model))
+  corpus = load_corpus(data, "train", model.tokenizer)
   rng = np.random.default_rng(config.seed)
   given = corpus.prompt_lengths
   for turn in range(config.passes):
     for i, (start, length) in enumerate(zip(corpus.starts, corpus.lengths, strict=True)):
-      size = 0 if given is None else int(given[i])
-      has_prompt = size > data.add_bos
-      size = size if has_prompt else int(rng.integers(config.shortest, config.longest + 1))
+      has_prompt = given is not None and given[i] > data.add_bos
+      size = int(given[i]) if has_prompt else int(rng.integers(config.shortest, config.longest + 1))
       if size < length and not (turn and has_prompt):
         yield corpus.tokens[start : start + size].astype(int).tolist()
 
@@ -191,12 +180,7 @@ class Collector:
 
   def __init__(self, config: CollectConfig, model: Pretrained, width: int):
     self._config, self._model, self._width = config, model, width
-    lm = model.lm
-    if isinstance(lm, SigmaLM):
-      raise UsageError(
-        f"collect.checkpoint={config.checkpoint} is a self-speculative model, which has no Jacobi "
-        "trajectories: name an autoregressive one"
-      )
+    lm: LM = model.lm
     self._run = jax.jit(
       functools.partial(
         decoding.collect,
@@ -208,8 +192,7 @@ class Collector:
       )
     )
     self._key = jax.random.key(config.seed)
-    self._compiled: Callable[..., Any] | None = None
-    self.compile_seconds = 0.0
+    self._compiled, self.compile_seconds = None, 0.0
 
   def texts(self, prompts: list[list[int]], first: int) -> Iterator[tuple[Example, int]]:
     """Example and forwards of each prompt; `first` is the number of the first among all."""
@@ -235,7 +218,7 @@ def collect(
   workdir: pathlib.Path,
   console: Console,
   part: tuple[int, int] = (0, 1),
-) -> None:
+):
   """Everything the verb does, for calls from Python; returns at once where all is there.
 
   Args:
@@ -316,9 +299,7 @@ def main(argv: list[str]) -> int:
   args = parser.parse_args(rest)
   part = _parse_part(args.part)
   config = load_config(args.config, overrides, schema)
-  built: dict[str, Any] = {
-    name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()
-  }
+  built = {name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()}
   workdir = pathlib.Path(args.workdir).expanduser()
   collect(built["collect"], built["prompts"], workdir, Console(soft_wrap=True), part)
   return 0

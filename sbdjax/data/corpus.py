@@ -14,10 +14,6 @@ from sbdjax.errors import DataError
 _PROBE = 1 << 16
 
 
-# A string, or token ids.
-Text = str | Sequence[int] | np.ndarray
-
-
 class Document(NamedTuple):
   """One text of a corpus: strings, or token ids that are taken as they are.
 
@@ -96,7 +92,7 @@ def as_ids(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
   return ids
 
 
-def check_ids(ids: np.ndarray, vocab_size: int, where: str) -> None:
+def check_ids(ids: np.ndarray, vocab_size: int, where: str):
   """Raises DataError unless all ids lie in [0, vocab_size)."""
   if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
     wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())

@@ -161,7 +161,7 @@ NO_ENDS: Ends = ((), ())
 
 
 def build_row(
-  corpus: Corpus | None,
+  corpus: Corpus,
   pieces: list[Piece],
   seq_len: int,
   *,
@@ -172,7 +172,6 @@ def build_row(
   """One row of a batch; no pieces give a row of padding.
 
   Args:
-    corpus: may be None where there are no pieces.
     ends: given tokens (weight 0) to stand around each piece; the plan leaves room for them.
 
   Returns:
@@ -184,7 +183,6 @@ def build_row(
   weights = np.zeros(seq_len, np.float32)
   at = 0
   for number, piece in enumerate(pieces):
-    assert corpus is not None
     before, after = map(len, ends)
     body = piece.stop - piece.start
     size = before + body + after

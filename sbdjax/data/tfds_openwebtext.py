@@ -59,7 +59,7 @@ def read_file(path: pathlib.Path, separator: str) -> Iterator[str]:
 
 def pack(texts: Iterable[str], tokenizer: Tokenizer, seq_len: int) -> Iterator[np.ndarray]:
   """Rows of `seq_len` tokens: texts one after the other, each with its end-of-text token."""
-  dtype = np.dtype(smallest_dtype(tokenizer.vocab_size))
+  dtype = smallest_dtype(tokenizer.vocab_size)
   eos, rest = np.array([tokenizer.eos_id], dtype), np.zeros(0, dtype)
   texts = iter(texts)
   while some := list(itertools.islice(texts, _DOCUMENTS_A_BATCH)):
@@ -129,7 +129,7 @@ class OpenWebText(tfds.core.GeneratorBasedBuilder):
       )
 
 
-def prepare(data_dir: str, files: Sequence[str], tokenizer: str, **settings: Any) -> None:
+def prepare(data_dir: str, files: Sequence[str], tokenizer: str, **settings: Any):
   """Writes the array_record files under `data_dir`, unless they are there.
 
   Raises:
@@ -169,7 +169,7 @@ class PackedRows:
     self.corpus = self
     self.signature = dict(seq_len=wanted, rows=self.num_rows, split=split, origin=self.origin)
 
-  def _open(self) -> None:
+  def _open(self):
     try:
       builder = tfds.builder_from_directory(str(folder_of(self._config.path)))
       self._records = builder.as_data_source(split=self._split)

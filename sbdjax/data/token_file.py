@@ -24,7 +24,7 @@ def write_tokens(
   documents: Sequence[Sequence[int]],
   meta: Mapping[str, Any],
   prompt_lengths: Sequence[int] | None = None,
-) -> None:
+):
   """Writes documents of token ids as a compressed .npz, whole or not at all.
 
   Args:
@@ -70,8 +70,7 @@ def read_tokens(path: str | os.PathLike) -> tuple[Corpus, dict[str, Any]]:
       with loaded as columns:
         tokens, lengths = columns["tokens"], columns["lengths"].astype(np.int64)
         prompts = columns["prompt_lengths"] if "prompt_lengths" in columns else None
-        if "meta" in columns:
-          meta = json.loads(str(columns["meta"]))
+        meta = json.loads(str(columns["meta"])) if "meta" in columns else {}
   except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
     raise DataError(
       f"cannot read {path} as tokens: {error}; expected a .npz with `tokens` and `lengths`, "

@@ -55,15 +55,6 @@ class Tokenizer(Protocol):
   @property
   def eos_id(self) -> int | None: ...
 
-  @property
-  def vocab_size(self) -> int: ...
-
-  @property
-  def bos_id(self) -> int | None: ...
-
-  @property
-  def eos_id(self) -> int | None: ...
-
   def encode(
     self, text: str, bos: bool = False, eos: bool = False, continues: bool = False
   ) -> list[int]:
@@ -178,7 +169,7 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     )
   if mask_id is not None:
     tokenizer.mask_id = mask_id
-  setattr(tokenizer, "origin", name)  # noqa: B010 (no part of the interface)
+  tokenizer.origin = name
   return tokenizer
 
 

@@ -73,9 +73,7 @@ class Judge:
       mask=Causal(),
     )
 
-    def row(
-      args: tuple[jax.Array, jax.Array],
-    ) -> tuple[jax.Array, jax.Array]:  # one row's logits exist at a time
+    def row(args):  # one row's logits exist at a time
       hidden_LxD, targets_L = args
       logits = self.lm.logits(params, hidden_LxD)
       log_p = jax.nn.log_softmax(logits, axis=-1)

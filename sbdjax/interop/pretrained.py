@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ from sbdjax.interop.hf import directory, files, save
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
-from sbdjax.nn.config import TransformerConfig, from_record
+from sbdjax.nn.config import from_record
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
@@ -98,7 +97,7 @@ def _open(
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, dtype, shardings, attention))
   head = None
-  how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
+  how = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
     config, head, params, tokenizer_name, eos_ids, how = _read_workdir(file)
   elif not file.exists():
@@ -181,7 +180,7 @@ def _is_hugging_face(folder: pathlib.Path) -> bool:
   return isinstance(settings, dict) and bool({"architectures", "model_type"} & settings.keys())
 
 
-def check_params(lm: LM | SigmaLM, params: Any, where: str) -> None:
+def check_params(lm: LM | SigmaLM, params, where: str):
   """Compares names and shapes with what the configuration asks for.
 
   Raises:
@@ -203,9 +202,7 @@ def check_params(lm: LM | SigmaLM, params: Any, where: str) -> None:
       )
 
 
-def check_vocabulary(
-  lm: LM | SigmaLM, tokenizer: tokenizers.Tokenizer, where: str, tokenizer_name: str
-) -> None:
+def check_vocabulary(lm: LM | SigmaLM, tokenizer, where: str, tokenizer_name: str):
   """A tokenizer must not produce ids the embedding lacks.
 
   Raises:
@@ -218,9 +215,7 @@ def check_vocabulary(
     )
 
 
-def _read_workdir(
-  folder: pathlib.Path,
-) -> tuple[TransformerConfig, HeadConfig | None, Any, str, Sequence[int], dict[str, Any]]:
+def _read_workdir(folder: pathlib.Path):
   """Configuration, causal blocks, parameters, tokenizer name, eos ids, decoding of a workdir.
 
   The newest parameters, or those of one step where `folder` is `WORKDIR/checkpoints/STEP`.

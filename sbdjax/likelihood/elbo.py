@@ -51,8 +51,7 @@ def pass_log_probs(
   length = tokens_L.shape[0]
   chunk = min(chunk, length)
   rank_L = jnp.argsort(sigma_L)
-  observed_L, mask_id = tokens_L[sigma_L], model.config.mask_id
-  assert mask_id is not None  # or the model could not have been made
+  observed_L = tokens_L[sigma_L]
 
   def log_probs(hidden_BxLxD: jax.Array) -> jax.Array:
     log_p = to_log_probs(model.logits(params, hidden_BxLxD))
@@ -60,7 +59,7 @@ def pass_log_probs(
 
   def passes(revealed_B: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = lambda x_L: jnp.broadcast_to(x_L, (chunk, length))
-    noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, mask_id)
+    noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, model.mask_id)
     hidden = model.trunk(params, noisy)
     equal_at = revealed_B if first_equal else None
     target = model.target(params, rows(tokens_L), hidden, rows(sigma_L), equal_at_B=equal_at)
@@ -109,7 +108,7 @@ def over_orders(
   window_RxD = jnp.asarray([window for window, _ in rules])
   n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
 
-  def one(args: tuple[jax.Array, jax.Array]) -> ssmd.Totals:
+  def one(args):
     tokens_L, key = args
     rank_L = jnp.argsort(jax.random.permutation(key, length))
     rank_L = jnp.where(given_L, jnp.arange(length) - length, rank_L)
@@ -152,8 +151,8 @@ def any_order(
   given_L = jnp.zeros((length,), bool) if given_L is None else given_L
   targets = length - jnp.sum(given_L)
 
-  def sample(number: jax.Array) -> jax.Array:
-    def noise(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+  def sample(number):
+    def noise(key):
       share = (jax.random.uniform(key) + number / num_samples) % 1.0
       hidden = jnp.minimum(jnp.floor(share * targets), targets - 1).astype(jnp.int32) + 1
       order = jax.random.permutation(jax.random.fold_in(key, number), length)
@@ -212,10 +211,10 @@ def over_plans(
   length_B = jnp.full((batch,), length, jnp.int32)
   never = jnp.iinfo(jnp.int32).max
 
-  def one(keys_B: jax.Array) -> PlanTotals:
+  def one(keys_B):
     step_BxL = jax.vmap(plan, (0, None))(keys_B, hidden_L)
 
-    def reveal(carry: tuple[jax.Array, PlanTotals]) -> tuple[jax.Array, PlanTotals]:
+    def reveal(carry):
       masked_BxL, total = carry
       due_B = jnp.min(jnp.where(masked_BxL, step_BxL, never), axis=1, keepdims=True)
       now_BxL = masked_BxL & (step_BxL == due_B)

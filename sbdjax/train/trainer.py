@@ -253,14 +253,14 @@ def _loop(
     write(step, "train", values)
     progress.update(step, values)
 
-  def evaluate(step: int, state: TrainState) -> float | None:
+  def evaluate(step: int, state: TrainState, batches: Iterable[dict[str, Any]]) -> float | None:
     """Evaluates the parameters and their moving average; returns the loss of the last of them."""
     versions = {"eval": state.params, "eval_ema": state.ema_params}
     score = None
     for prefix, params in versions.items():
       if params is not None:
-        batches = map(run.layout.place, task.eval_batches or ())
-        values = metrics_lib.evaluate(run.eval_step, params, batches, run.eval_key)
+        placed = map(run.layout.place, batches)
+        values = metrics_lib.evaluate(run.eval_step, params, placed, run.eval_key)
         write(step, prefix, values)
         progress.note(f"step {step}  {prefix} loss {values['loss']:.4f}")
         score = values["loss"]
@@ -274,9 +274,10 @@ def _loop(
     checkpointer.check()
     ending = stop.at(step) or step == config.steps
     score = None
-    if task.eval_batches is not None and config.eval_every and step % config.eval_every == 0:
+    batches = task.eval_batches
+    if batches is not None and config.eval_every and step % config.eval_every == 0:
       with meter.paused():
-        score = evaluate(step, state)
+        score = evaluate(step, state, batches)
     if ending or (config.checkpoint_every and step % config.checkpoint_every == 0):
       with meter.paused():  # which also waits for this step's loss to be known finite
         if writer:

@@ -146,7 +146,7 @@ class SSMD(Method):
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 
   def sampler(self, lm: SigmaLM, limits: Limits) -> Sampler:
-    mask_id = lm.config.mask_id
+    mask_id = lm.mask_id
     most_rejected = jnp.where(self.n_inner > 0, self.n_inner, jnp.iinfo(jnp.int32).max)
 
     def log_probs(params, hidden_BxCxD, index_BxW):
