@@ -92,9 +92,10 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
     hidden, kv = run(params, *inputs)
     if cache is None:
       return hidden, None
+    k_NxBxKxTxDh, v_NxBxKxTxDh = kv
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
     slots_BxT = jnp.broadcast_to(slots_BxT, tokens_BxT.shape)
-    return hidden, kv_cache.write(cache, *kv, slots_BxT)
+    return hidden, kv_cache.write(cache, k_NxBxKxTxDh, v_NxBxKxTxDh, slots_BxT)
 
   def logits(params: Params, hidden: jax.Array) -> jax.Array:
     checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")

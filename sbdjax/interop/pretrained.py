@@ -44,6 +44,14 @@ class Pretrained(NamedTuple):
   tokenizer: tokenizers.Tokenizer | None
   generation: GenerationDefaults
 
+  def need_tokenizer(self) -> tokenizers.Tokenizer:
+    """Its tokenizer. Raises UsageError where it has none."""
+    if self.tokenizer is None:
+      raise UsageError(
+        "this checkpoint has no tokenizer files: put those of its model into its folder"
+      )
+    return self.tokenizer
+
 
 def load_pretrained(
   path: str | os.PathLike,

@@ -312,6 +312,7 @@ def decide(
 
 def reveal(out: Generation, inner: InnerLoops, columns: Columns, end_B: jax.Array) -> Generation:
   """One more trunk pass, which made text of the decided columns."""
+  assert out.causal_passes_B is not None  # `init` made it zeros
   decided_BxW = jnp.arange(columns.place_BxW.shape[1]) < inner.decided_B[:, None]
   token_BxW = at(inner.tokens_BxC, columns.place_BxW)
   new = base.reveal(out, columns.place_BxW, token_BxW, decided_BxW, width=end_B)
