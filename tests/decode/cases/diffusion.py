@@ -12,10 +12,10 @@ from sbdjax.decode.tokens import Greedy
 from tests.decode import diffusion_reference
 from tests.decode.cases.case import EOS, MASK, WARM, Case, drawn
 
-_EXACT, _WHOLE, _GREEDY = BlockCache(), NoCache(), Greedy()
+_EXACT, _WHOLE = BlockCache(), NoCache()
 
 
-def _parts(cache, block_size, exit_at=None, token=_GREEDY, score="confidence", shifted=False):
+def _parts(cache, block_size, exit_at=None, token=Greedy(), score="confidence", shifted=False):
   """The parts that all methods share, as keyword arguments."""
   attention = "block_causal" if cache == _EXACT else "full"
   blocks = Blocks(block_size, attention, early_exit=exit_at is not None)
