@@ -43,9 +43,7 @@ def test_importing_the_package_starts_nothing():
 
 def test_the_example_of_the_readme_is_that_of_the_package_and_runs(capsys):
   readme = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
-  (example,) = re.findall(
-    r"^```python\n(import sbdjax\n.*?)^```$", readme, re.MULTILINE | re.DOTALL
-  )
+  (example,) = re.findall(r"^```python\n(import sbdjax\n.*?)\nsbdjax.train", readme, re.M | re.S)
   assert textwrap.indent(example, "    ").strip() in sbdjax.__doc__
   exec(example, {})
   text, tpf = capsys.readouterr().out.rstrip().rsplit(" ", 1)
@@ -153,3 +151,14 @@ def test_score_is_the_sum_of_log_probabilities():
 def test_what_cannot_be_done_is_said_at_once(model, call, message):
   with pytest.raises(UsageError, match=message):
     call(model)
+
+
+def test_a_preset_trains_in_one_line(tmp_path):
+  config = sbdjax.presets.load("stories_sbd_quickstart:short")
+  config.train.steps, config.train.batch_size, config.data.seq_len = 1, 1, 32
+  state = sbdjax.train(config, tmp_path / "run")
+  assert int(state.step) == 1
+  opened = load_pretrained(tmp_path / "run")
+  assert isinstance(sbdjax.default_method(opened), sbdjax.decode.SBD)
+  with pytest.raises(UsageError, match="no preset 'stories_sdb'.*did you mean 'stories_sbd"):
+    sbdjax.presets.load("stories_sdb")

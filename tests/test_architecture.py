@@ -39,7 +39,7 @@ LAYERS = [
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
   "data": {"errors", "settings"},
-  "presets": {"errors", "data"},
+  "presets": {"errors", "settings", "data"},
   "interop": {"errors", "data", "masks", "cache", "kernels", "nn", "lm", "sigma_lm"},
 }
 USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
@@ -180,7 +180,7 @@ def test_configs_know_nothing_of_the_network(files):
   names = {name for path in files for name, _ in imports(path.read_text())}
   assert any(name.startswith("sbdjax.presets.") for name in names)
   ours = {name.split(".")[1] for name in names if name.startswith("sbdjax.")}
-  assert ours <= {"presets", "data", "errors"}
+  assert ours <= {"presets", "data", "errors", "settings"}
   third_party = {name.split(".")[0] for name in names} - {"sbdjax", *sys.stdlib_module_names}
   assert third_party <= {"ml_collections"}
 

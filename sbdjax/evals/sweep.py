@@ -22,7 +22,6 @@ from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import diversity, record
 from sbdjax.evals.judge import Judge
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
-from sbdjax.prompts import need_tokenizer
 from sbdjax.settings import nearest, to_dataclass
 
 POINTS = "points.jsonl"
@@ -186,8 +185,7 @@ class Bench:
       UsageError: the checkpoint has no tokenizer.
       DataError: fewer such documents than asked for.
     """
-    sweep = point.sweep
-    tokenizer = need_tokenizer(self.model(sweep.checkpoint), sweep.checkpoint)
+    sweep, tokenizer = point.sweep, self.model(point.sweep.checkpoint).need_tokenizer()
     key = (point.data, sweep.split, sweep.prompt_tokens, sweep.num_prompts, tokenizer.vocab_size)
     if key not in self._prompts:
       corpus = load_corpus(point.data, sweep.split, tokenizer)

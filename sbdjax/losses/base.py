@@ -7,6 +7,9 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 
+from sbdjax import checks
+from sbdjax.errors import UsageError
+
 # One array for each name of a batch; see `sbdjax.losses`.
 Batch = dict[str, jax.Array]
 # {name: (sum, weight)}
@@ -15,6 +18,38 @@ Metrics = dict[str, tuple[jax.Array, jax.Array]]
 LossFn = Callable[..., tuple[jax.Array, jax.Array, Metrics]]
 
 L = TypeVar("L", bound="Loss")
+
+
+_FIELDS = {
+  "tokens": ("integer", "BxL"),
+  "weights": ("float", "BxL"),
+  "positions": ("integer", "BxL"),
+  "segment_ids": ("integer", "BxL"),
+  "example_id": ("integer", "B"),
+}
+
+
+def check_batch(batch: Batch, **more: tuple[str, str]) -> None:
+  """Checks the fields of a batch.
+
+  Args:
+    more: fields beside the usual ones: name -> (kind, axes), as of `checks.array`.
+
+  Raises:
+    UsageError: a field that is missing, or of another rank, shape or dtype than `sbdjax.losses` says.
+  """
+  sizes: dict[str, int] = {}
+  for name, (kind, axes) in (_FIELDS | more).items():
+    if name not in batch:
+      raise UsageError(f"batch[{name!r}] is missing: this loss reads {', '.join(_FIELDS | more)}")
+    checks.array(f"batch[{name!r}]", batch[name], kind, sizes, axes=axes)
+
+
+def need_mask_token(lm: Any, loss: str) -> int:
+  """The mask token of `lm`. Raises UsageError where it has none; `loss` says what needs it."""
+  if lm.config.mask_id is None:
+    raise UsageError(f"the {loss} loss needs a model with a mask token: set model.mask_id")
+  return lm.config.mask_id
 
 
 class Loss:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, in_chunks, token_nll
 from sbdjax.losses.ntp import shifted
 
@@ -114,6 +114,7 @@ class JacobiLoss(Loss):
     self, lm: LM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
+    check_batch(batch, noisy=("integer", "BxNxK"), start=("integer", "B"))
     del key  # the noise is drawn with the batch
     tokens, noisy, start_B = batch["tokens"], batch["noisy"], batch["start"]
     rows, length = tokens.shape
@@ -174,7 +175,7 @@ def token_kl(
     soft cross-entropy, which has the same gradient), and bool [B, M]: both have the same argmax.
   """
 
-  def one(student_nxD, teacher_nxD):
+  def one(student_nxD: jax.Array, teacher_nxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     student = logits_fn(student_nxD)
     teacher = jax.lax.stop_gradient(logits_fn(teacher_nxD))
     log_q = jax.nn.log_softmax(student / temperature, axis=-1)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from sbdjax import masks
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 
 
@@ -33,6 +33,7 @@ class NTPLoss(Loss):
     self, lm: LM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
+    check_batch(batch)
     del key
     hidden, _ = lm.apply(
       params,

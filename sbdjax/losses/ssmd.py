@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax.corruption import Order
-from sbdjax.losses.base import Batch, Loss, Metrics
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.mdm import (
   GENERATION,
@@ -60,6 +60,7 @@ class SSMDLoss(Loss):
     self, lm: SigmaLM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
+    check_batch(batch)
     return loss_on(self, lm, params, batch, draw_order(batch, key, self.schedule))
 
   def evaluated(self) -> SSMDLoss:
@@ -76,7 +77,7 @@ def loss_on(
 ) -> tuple[jax.Array, jax.Array, Metrics]:
   """The loss of a given order; the other arguments and what is returned are those of `Loss`."""
   tokens, rows = batch["tokens"], len(batch["tokens"])
-  noisy = jnp.where(order.hidden_places(), lm.config.mask_id, tokens)
+  noisy = jnp.where(order.hidden_places(), lm.mask_id, tokens)
   hidden = lm.trunk(params, noisy, length_B=text_length(batch))
   equal_at = order.revealed if settings.first_equal else None
   target = lm.target(params, tokens, hidden, order.sigma, equal_at_B=equal_at)
@@ -91,7 +92,8 @@ def loss_on(
   total, count = jnp.sum(batch["weights"]), jnp.sum(weights)
   factor_B = row_weights(settings.weighting, settings.schedule, order)
   bound_B = row_weights("bound", settings.schedule, order)
-  loss, metrics = jnp.zeros(()), {}
+  loss = jnp.zeros(())
+  metrics: Metrics = {}
   for name, rows_of in (("draft", slice(rows)), ("target", slice(rows, None))):
     nll_B = jnp.sum(nll[rows_of] * weights, axis=1)
     term = jnp.sum(nll_B * factor_B)

@@ -50,7 +50,7 @@ class HeadConfig:
   output_residual: bool = True
   key_positions: str = "own"
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.key_positions not in KEY_POSITIONS:
       raise UsageError(
         f"head.key_positions={self.key_positions!r}: choose one of {tuple(KEY_POSITIONS)}"
@@ -113,7 +113,15 @@ class SigmaHead(nn.Module):
   attention: str = "xla"
 
   @nn.compact
-  def __call__(self, embedded_BxLxD, here_BxLxD, next_BxLxD, here_BxL, next_BxL, keys_B=None):
+  def __call__(
+    self,
+    embedded_BxLxD: jax.Array,
+    here_BxLxD: jax.Array,
+    next_BxLxD: jax.Array,
+    here_BxL: jax.Array,
+    next_BxL: jax.Array,
+    keys_B: jax.Array | None = None,
+  ) -> jax.Array:
     """One pass over sequences in generation order.
 
     Args:

@@ -25,6 +25,8 @@ from sbdjax.nn.parts import MLP, RMSNorm, dense_init, gelu, make_norm
 
 __all__ = ["REMAT_POLICIES", "Transformer", "TransformerConfig"]
 
+# ((k, ...), (v, ...)) of a cache, each [N, B, K, S, Dh]; the slots of several follow one another.
+CachedKV = tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
 Attend = Callable[[jax.Array, tuple[parts.Part, ...], tuple[parts.Part, ...], Any], jax.Array]
 
 
@@ -38,7 +40,7 @@ class Attention(nn.Module):
   config: TransformerConfig
   attend: Attend
 
-  def _project(self, name, x_BxTxD, heads):
+  def _project(self, name: str, x_BxTxD: jax.Array, heads: int) -> jax.Array:
     """One of q, k, v: kernel [D, heads, Dh]; returns [B, heads, T, Dh]."""
     c = self.config
     shape = (c.d_model, heads, c.head_dim)
@@ -50,7 +52,9 @@ class Attention(nn.Module):
     return jnp.swapaxes(y.reshape(*y.shape[:-1], heads, c.head_dim), 1, 2)
 
   @nn.compact
-  def __call__(self, x_BxTxD, layer, cached_kv, turns, plan):
+  def __call__(
+    self, x_BxTxD: jax.Array, layer: jax.Array, cached_kv: Any, turns: Any, plan: Any
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     c = self.config
     q = self._project("q", x_BxTxD, c.num_heads)
     k = self._project("k", x_BxTxD, c.num_kv_heads)
@@ -61,9 +65,8 @@ class Attention(nn.Module):
       q = rope.rotate(q, turns[0], c.rope_interleaved)
       k = rope.rotate(k, turns[1], c.rope_interleaved)
     old_k, old_v = ((), ()) if cached_kv is None else cached_kv
-    keys, values = (
-      (*(parts.Layer(x, layer) for x in old), new) for old, new in ((old_k, k), (old_v, v))
-    )
+    keys: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_k), k)
+    values: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_v), v)
     out = self.attend(q, keys, values, plan)
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
@@ -88,7 +91,9 @@ class Layer(nn.Module):
   attend: Attend
 
   @nn.compact
-  def __call__(self, x_BxTxD, of_layer, cached_kv, turns, plan):
+  def __call__(
+    self, x_BxTxD: jax.Array, of_layer: Any, cached_kv: Any, turns: Any, plan: Any
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c, (layer, keys_B) = self.config, of_layer
     attended, kv = Attention(c, self.attend, name="attn")(
       make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, turns, plan
@@ -99,7 +104,7 @@ class Layer(nn.Module):
     return x_BxTxD, (kv if self.keep_kv else None)
 
 
-def stack(config: TransformerConfig):
+def stack(config: TransformerConfig) -> Any:
   """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
 
   Called as
@@ -122,7 +127,9 @@ def stack(config: TransformerConfig):
   )
 
 
-def per_layer(config: TransformerConfig, keys_B):
+def per_layer(
+  config: TransformerConfig, keys_B: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
   """(index, dropout keys) of every layer; the keys are None where `keys_B` is."""
   return jnp.arange(config.num_layers, dtype=jnp.int32), layer_keys(keys_B, config.num_layers)
 
@@ -138,7 +145,7 @@ class Transformer(nn.Module):
   config: TransformerConfig
   attention: str = "xla"
 
-  def setup(self):
+  def setup(self) -> None:
     c = self.config
     shape, init = (c.vocab_size, c.d_model), dense_init(c.d_model)
     self.embedding = self.param("embedding", init, shape, c.param_dtype)
@@ -155,11 +162,11 @@ class Transformer(nn.Module):
       self.head_norm = make_norm(c)
       self.head_bias = self.param("head_bias", zeros, (c.vocab_size,), c.param_dtype)
 
-  def embed(self, tokens_BxT):
+  def embed(self, tokens_BxT: jax.Array) -> jax.Array:
     """The rows of the embedding alone, [B, T, D]: no positions, nothing scaled."""
     return jnp.take(self.embedding, tokens_BxT, axis=0).astype(self.config.compute_dtype)
 
-  def _embed(self, tokens_BxT, positions_BxT, cached: bool):
+  def _embed(self, tokens_BxT: jax.Array, positions_BxT: jax.Array, cached: bool) -> jax.Array:
     c = self.config
     x_BxTxD = self.embed(tokens_BxT)
     if c.token_dropout:
@@ -168,6 +175,7 @@ class Transformer(nn.Module):
           "this model scales its input by the share of masks in the whole text "
           "(token_dropout), so it cannot be decoded with a cache"
         )
+      assert c.mask_id is not None  # as the configuration checks
       x_BxTxD = drop_masked(x_BxTxD, tokens_BxT, c.mask_id, c.pad_id)
     if c.positions == "learned":
       # Scratch beyond the end must stay finite, though nothing that counts may look at it.
@@ -175,7 +183,14 @@ class Transformer(nn.Module):
       x_BxTxD = x_BxTxD + rows.astype(x_BxTxD.dtype)
     return x_BxTxD
 
-  def __call__(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv, keys_B=None):
+  def __call__(
+    self,
+    tokens_BxT: jax.Array,
+    positions_BxT: jax.Array,
+    mask: Mask,
+    cached_kv: CachedKV | None,
+    keys_B: jax.Array | None = None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     """Runs the layers and the final norm.
 
     Args:
@@ -199,7 +214,14 @@ class Transformer(nn.Module):
     return x_BxTxD, kv
 
   @nn.compact
-  def stream(self, tokens_BxT, positions_BxT, mask: Mask, cached_kv, keys_B=None):
+  def stream(
+    self,
+    tokens_BxT: jax.Array,
+    positions_BxT: jax.Array,
+    mask: Mask,
+    cached_kv: CachedKV | None,
+    keys_B: jax.Array | None = None,
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     """As `__call__`, but the residual stream as the last layer leaves it, before the final norm."""
     c = self.config
     x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
@@ -213,11 +235,11 @@ class Transformer(nn.Module):
     layers = stack(c)(c, cached_kv is not None, attention.attend, name="layers")
     return layers(x_BxTxD, per_layer(c, keys_B), cached_kv, turns, plan)
 
-  def stream_logits(self, stream_BxTxD):
+  def stream_logits(self, stream_BxTxD: jax.Array) -> jax.Array:
     """`logits` of what `stream` returns: the final norm, then the head."""
     return self.logits(self.final_norm(stream_BxTxD))
 
-  def logits(self, hidden_BxTxD):
+  def logits(self, hidden_BxTxD: jax.Array) -> jax.Array:
     """float32 logits [..., V]; -1e30 for rows of the vocabulary that stand for no token."""
     c = self.config
     if c.mlm_head:

@@ -14,9 +14,9 @@ Drafts that nobody looked at are forgotten, and drawn again with the same noise 
 nothing depended on them. N = 1 and the full window is Algorithm 2. `sbdjax.likelihood.ssmd` has the
 exact distribution of the output, and of the counts.
 
-In the paper's symbols: i is `revealed`, D `end`, W(i) `size`, N `n_inner`; p the distribution of
-drafts (`log_draft`), q that of targets (`log_target`). Columns of the window are counted from 0:
-column w stands for column i + w of sigma.
+In the paper's symbols: i is `revealed`, D `end`, W(i) `size`, N `n_inner`; the drafts have the
+distribution P (`log_draft`), the targets Q (`log_target`), which `decode.verify` calls q and p.
+Columns of the window are counted from 0: column w stands for column i + w of sigma.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Drafted(NamedTuple):
 
   Attributes:
     token_BxW: int32.
-    log_prob_BxW: float32, log p of each.
+    log_prob_BxW: float32, log P of each.
   """
 
   token_BxW: jax.Array
@@ -146,11 +146,11 @@ class SSMD(Method):
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 
   def sampler(self, lm: SigmaLM, limits: Limits) -> Sampler:
-    mask_id = lm.config.mask_id
+    mask_id = lm.mask_id
     most_rejected = jnp.where(self.n_inner > 0, self.n_inner, jnp.iinfo(jnp.int32).max)
 
     def log_probs(params, hidden_BxCxD, index_BxW):
-      """log p or log q at the given places, or columns: float32 [B, W, V]."""
+      """log P at the given places, or log Q at the given columns: float32 [B, W, V]."""
       return self.token.log_probs(lm.logits(params, at(hidden_BxCxD, index_BxW)))
 
     def init(params, prompt_BxP, prompt_len_B, key):
@@ -210,7 +210,7 @@ def generation_order(key: jax.Array, given_C: jax.Array, hidden_C: jax.Array) ->
     given_C, hidden_C: bool, the positions whose tokens are known, and those to be generated.
   """
   number_C = jnp.arange(given_C.shape[0])
-  chance_C = jax.vmap(lambda at: jax.random.uniform(jax.random.fold_in(key, at)))(number_C)
+  chance_C = jax.vmap(lambda place: jax.random.uniform(jax.random.fold_in(key, place)))(number_C)
   rank_C = jnp.where(given_C, -1.0, jnp.where(hidden_C, chance_C, 2.0))
   return jnp.argsort(rank_C).astype(jnp.int32)
 
@@ -312,6 +312,7 @@ def decide(
 
 def reveal(out: Generation, inner: InnerLoops, columns: Columns, end_B: jax.Array) -> Generation:
   """One more trunk pass, which made text of the decided columns."""
+  assert out.causal_passes_B is not None  # `init` made it zeros
   decided_BxW = jnp.arange(columns.place_BxW.shape[1]) < inner.decided_B[:, None]
   token_BxW = at(inner.tokens_BxC, columns.place_BxW)
   new = base.reveal(out, columns.place_BxW, token_BxW, decided_BxW, width=end_B)

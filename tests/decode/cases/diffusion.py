@@ -78,7 +78,7 @@ CASES = [
   _case(
     "freedave, reusing keys",
     FreeDave(
-      StaticSteps(3),
+      StaticSteps(2),
       draft_steps=4,
       eager=True,
       skip_known_forwards=True,
