@@ -18,7 +18,7 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors", "pytree"),
-  ("settings", "checks"),
+  ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),
