@@ -84,6 +84,16 @@ def compile_job(job: Job, backend: str, device: Any) -> Program:
   return compile_for(jax.jit(sharded.within(mesh, fn)), *placed_args)
 
 
+def bytes_accessed(program: Program) -> int | None:
+  """Bytes that a program moves as XLA's cost model counts them; None where it does not say.
+
+  Arguments and results, each once, are the least (the roofline). What a kernel reads of a buffer
+  that it walks itself is counted only where the kernel says so.
+  """
+  costs = program.call.cost_analysis() or {}
+  return int(costs["bytes accessed"]) if "bytes accessed" in costs else None
+
+
 class Kernel(NamedTuple):
   """What a compiler says of one kernel.
 
