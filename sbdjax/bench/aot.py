@@ -44,7 +44,7 @@ class Job:
 def _training(case: str, length: int, shape: Shape) -> Job:
   """Forward with backward, the plan of the mask included, for a traced block size."""
 
-  def build(backend: str):
+  def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
     rival = RIVALS[backend]
     plan = attention.planner(rival, case, length, BLOCK_SIZE)
     run = attention.program(rival, "forward+backward")
@@ -57,7 +57,7 @@ def _training(case: str, length: int, shape: Shape) -> Job:
 
 
 def _decoding(block_size: int, capacity: int, shape: Shape) -> Job:
-  def build(backend: str):
+  def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
     return decode_attention.program(backend, block_size), tuple(
       decode_attention.shapes(shape, block_size, capacity, layers=2)
     )
