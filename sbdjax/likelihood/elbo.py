@@ -87,11 +87,11 @@ def over_orders(
   params: Any,
   tokens_BxL: Array,
   keys_B: jax.Array,
-  rules: Sequence[tuple[ArrayLike, float]],
+  rules: Sequence[tuple[Array, float]],
   *,
   num_orders: int = 1,
-  given_L: ArrayLike | None = None,
-  **settings,
+  given_L: Array | None = None,
+  **settings: Any,
 ) -> ssmd.Totals:
   """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
 
@@ -133,7 +133,7 @@ def any_order(
   tokens_BxL: Array,
   keys_B: jax.Array,
   num_samples: int = 1,
-  given_L: ArrayLike | None = None,
+  given_L: Array | None = None,
 ) -> jax.Array:
   """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
 
@@ -191,7 +191,7 @@ def over_plans(
   plan: Callable[[jax.Array, jax.Array], jax.Array],
   *,
   num_plans: int = 1,
-  given_L: ArrayLike | None = None,
+  given_L: Array | None = None,
 ) -> PlanTotals:
   """log p(x | plan) of texts, where a plan says in which step of the sampler a token is revealed.
 
