@@ -20,13 +20,6 @@ def with_tokenizer(model: Pretrained) -> Pretrained:
   return model._replace(tokenizer=NumberTokenizer(shape.vocab_size, shape.mask_id))
 
 
-def need_tokenizer(model: Pretrained, name: str = "this checkpoint") -> Tokenizer:
-  """The model's tokenizer. Raises UsageError where it has none; `name` says whose it is."""
-  if model.tokenizer is None:
-    raise UsageError(f"{name} has no tokenizer: texts cannot be read or shown with it")
-  return model.tokenizer
-
-
 def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int]:
   """Token ids of a text prompt, after a bos where the vocabulary has one.
 

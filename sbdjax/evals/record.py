@@ -13,7 +13,6 @@ import numpy as np
 
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained
-from sbdjax.prompts import need_tokenizer
 from sbdjax.train.environment import environment
 
 # Values of each tensor that go into a fingerprint: enough to tell two trainings apart.
@@ -54,10 +53,9 @@ def open_workdir(path: str) -> pathlib.Path:
   return workdir
 
 
-def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str) -> None:
+def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str):
   """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it cannot."""
-  ours = need_tokenizer(model).vocab_size
-  theirs = need_tokenizer(judge, f"judge {name}").vocab_size
+  ours, theirs = model.need_tokenizer().vocab_size, judge.need_tokenizer().vocab_size
   if ours != theirs:
     raise UsageError(
       f"judge {name} has a vocabulary of {theirs} tokens, the decoded model one of {ours}: "
@@ -96,7 +94,7 @@ class JsonLines:
       self.records.append(record)
       self._whole += len(line)
 
-  def append(self, record: dict[str, Any]) -> None:
+  def append(self, record: dict[str, Any]):
     """Adds one record and waits for the disk."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
     with open(self.path, "r+b" if self.path.exists() else "w+b") as file:

@@ -22,7 +22,6 @@ from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import diversity, record
 from sbdjax.evals.judge import Judge
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
-from sbdjax.prompts import need_tokenizer
 from sbdjax.settings import nearest, to_dataclass
 
 POINTS = "points.jsonl"
@@ -54,7 +53,7 @@ class SweepConfig:
   repeats: int = 3
   seed: int = 0
 
-  def __post_init__(self) -> None:
+  def __post_init__(self):
     for name in ("label", "judge"):
       if not getattr(self, name):
         object.__setattr__(self, name, self.checkpoint)
@@ -153,7 +152,7 @@ def _refusal(base: Mapping[str, Any], entry: Mapping[str, Any], needed: str) -> 
 class Bench:
   """Opens each model and compiles each decoder once for all points."""
 
-  def __init__(self) -> None:
+  def __init__(self):
     self._models: dict[str, Pretrained] = {}
     self._judges: dict[str, Judge] = {}
     self._decoders: dict[Any, TimedDecoder] = {}
@@ -186,8 +185,7 @@ class Bench:
       UsageError: the checkpoint has no tokenizer.
       DataError: fewer such documents than asked for.
     """
-    sweep = point.sweep
-    tokenizer = need_tokenizer(self.model(sweep.checkpoint), sweep.checkpoint)
+    sweep, tokenizer = point.sweep, self.model(point.sweep.checkpoint).need_tokenizer()
     key = (point.data, sweep.split, sweep.prompt_tokens, sweep.num_prompts, tokenizer.vocab_size)
     if key not in self._prompts:
       corpus = load_corpus(point.data, sweep.split, tokenizer)
@@ -206,7 +204,7 @@ class Bench:
     model = self.model(point.sweep.checkpoint)
     return point._replace(decoding=point.decoding.for_model(model.lm, model.generation))
 
-  def check(self, point: Point) -> None:
+  def check(self, point: Point):
     """Raises the error that measuring the point would meet, before anything is run or written."""
     model = self.model(point.sweep.checkpoint)
     point.decoding.method.sampler(model.lm, point.decoding.limits(model.generation.eos_ids))

@@ -76,8 +76,8 @@ def test_texts_are_those_of_greedy_decoding_up_to_eos(collected):
   assert len(examples) == 9 and len(shards(collected)) == 3
   prompts = [e.tokens[: e.prompt_len].tolist() for e in examples]
   assert {len(p) for p in prompts} <= set(range(2, 7)) and len({len(p) for p in prompts}) > 2
-  decoder = Decoder(lambda _: AR().sampler(model.lm, Limits(12, EOS)))
-  results = list(decoder.generate(model.params, prompts, jax.random.key(0)))
+  decoder = Decoder(model.lm, Limits(12, EOS))
+  results = list(decoder.generate(AR(), model.params, prompts, jax.random.key(0)))
   assert {r.finish for r in results} == {"eos", "length"}  # both kinds of end are here
   for example, result in zip(examples, results, strict=True):
     text = example.tokens[example.prompt_len :]

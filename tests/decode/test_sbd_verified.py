@@ -172,8 +172,8 @@ def test_equals_ar_on_stories():
   assert len(prompts) == 200
 
   def decode(method):
-    decoder = Decoder(lambda _: method.sampler(model.lm, limits))
-    return list(decoder.generate(model.params, prompts, jax.random.key(0)))
+    decoder = Decoder(model.lm, limits)
+    return list(decoder.generate(method, model.params, prompts, jax.random.key(0)))
 
   want = decode(AR())
   got = decode(VerifiedSBD(4, FanOut(4), candidates=True))

@@ -70,6 +70,7 @@ def test_loss_on_stories_is_the_published_one(stories):
       "weights": weights,
       "positions": models.positions(*tokens.shape),
       "segment_ids": np.ones(tokens.shape, np.int32),
+      "example_id": np.arange(len(tokens), dtype=np.int32),
     }
     return loss_fn(lm, params, batch, jax.random.key(0))[:2]
 
