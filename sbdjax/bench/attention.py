@@ -39,7 +39,7 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class AttentionTiming:
   """One measurement.
 
   Attributes:
@@ -74,13 +74,13 @@ class Row:
 
 
 def measured(
-  row: Row,
+  row: AttentionTiming,
   shape: Shape,
   mask: masks.Mask,
   found: Summary,
   compile_seconds: float,
   temporary_bytes: int | None = None,
-) -> Row:
+) -> AttentionTiming:
   """`row` with what was found; effective TFLOP/s are of the pairs that `mask` shows."""
   pairs = cases.visible_pairs(mask, row.queries, row.queries)
   return dataclasses.replace(
@@ -148,11 +148,11 @@ def measure(
   *,
   repeats: int,
   lasting: float,
-) -> Row:
+) -> AttentionTiming:
   """Times one program; an error of its own (out of memory, no such kernel) is part of the row."""
   rule = cases.TRAINING[case]
   queries = rule.queries(length, block_size)
-  row = Row(case, name, work, length, queries, block_size, shape.batch)
+  row = AttentionTiming(case, name, work, length, queries, block_size, shape.batch)
   try:
     plan = jax.jit(planner(rival, case, length, block_size))(jnp.int32(block_size))
     args = (*operands(shape, queries, rival.time_major), plan)

@@ -20,7 +20,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ArrayError:
   """One comparison.
 
   Attributes:
@@ -60,15 +60,17 @@ def reference(q: Any, k: Any, v: Any, d_o: Any, visible_TxS: Any) -> list[np.nda
   return [o, d_scores @ k, d_k, d_v]
 
 
-def _row(case: str, backend: str, array: str, found: Any, expected: np.ndarray, dtype: str) -> Row:
+def _row(
+  case: str, backend: str, array: str, found: Any, expected: np.ndarray, dtype: str
+) -> ArrayError:
   error = float(np.max(np.abs(np.asarray(found, np.float64) - expected)))
   scale = float(np.max(np.abs(expected)))
-  return Row(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)
+  return ArrayError(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)
 
 
 def check_training(
   backend: str, case: str, shape: Shape, length: int, block_size: int
-) -> list[Row]:
+) -> list[ArrayError]:
   """Output and gradients of a rival of that name under a mask; the block size is traced."""
   rule, rival = cases.TRAINING[case], RIVALS[backend]
   queries = rule.queries(length, block_size)
@@ -89,7 +91,7 @@ def check_training(
 
 def check_decoding(
   backend: str, shape: Shape, block_size: int, lengths: list[int], capacity: int
-) -> Row:
+) -> ArrayError:
   """A window over a cache of two layers whose rows have different lengths; the last one is read last."""
   shape = dataclasses.replace(shape, batch=len(lengths))
   *arrays, _ = decode_attention.shapes(shape, block_size, capacity, layers=2)

@@ -21,7 +21,7 @@ from sbdjax.kernels.parts import Layer
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class DecodeAttentionTiming:
   """One measurement.
 
   Attributes:
@@ -107,7 +107,7 @@ def measure(
   read_bytes: int,
   repeats: int,
   lasting: float,
-) -> Row:
+) -> DecodeAttentionTiming:
   """Times one program; an error of its own is part of the row.
 
   Args:
@@ -117,7 +117,7 @@ def measure(
   """
   moved = bytes_of(shape, block_size, context)
   layers = math.ceil(read_bytes / moved)
-  row = Row(name, block_size, context, shape.batch, layers)
+  row = DecodeAttentionTiming(name, block_size, context, shape.batch, layers)
   try:
     *arrays, length = shapes(shape, block_size, context, layers)
     keys = jax.random.split(jax.random.key(0), len(arrays))

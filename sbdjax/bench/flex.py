@@ -13,7 +13,7 @@ import numpy as np
 
 from sbdjax import masks
 from sbdjax.bench import cases
-from sbdjax.bench.attention import Row, Shape, failed, measured
+from sbdjax.bench.attention import AttentionTiming, Shape, failed, measured
 from sbdjax.bench.timing import seconds_a_call
 
 
@@ -90,11 +90,11 @@ def measure(
   repeats: int,
   lasting: float,
   device: str = "cuda",
-) -> Row:
+) -> AttentionTiming:
   """As `attention.measure`, on torch's device."""
   rule = cases.TRAINING[case]
   queries = rule.queries(length, block_size)
-  row = Row(case, "flex", work, length, queries, block_size, shape.batch)
+  row = AttentionTiming(case, "flex", work, length, queries, block_size, shape.batch)
   import torch
   from torch.nn.attention.flex_attention import flex_attention
 

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from sbdjax.bench import overhead, parallel, roofline
-from sbdjax.bench.decoding import Row as DecodingRow
-from sbdjax.bench.decoding import time_sampler, with_overhead
+from sbdjax.bench.decoding import DecodingTiming, time_sampler, with_overhead
 from sbdjax.bench.overhead import Forward
 from sbdjax.bench.timing import TimedDecoder
 from sbdjax.decode.base import Limits
@@ -107,7 +106,7 @@ class Decoding:
       None for a sampler whose forwards are not all of one token.
   """
 
-  row: DecodingRow
+  row: DecodingTiming
   of_copy: float | None
 
 
