@@ -21,7 +21,7 @@ PASSES = tuple(_PRODUCTS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class AttentionShape:
   """Arrays of one attention.
 
   Attributes:
@@ -75,7 +75,7 @@ class AttentionTiming:
 
 def measured(
   row: AttentionTiming,
-  shape: Shape,
+  shape: AttentionShape,
   mask: masks.Mask,
   found: Summary,
   compile_seconds: float,
@@ -99,12 +99,12 @@ def failed(row: Any, error: Exception) -> Any:
   return dataclasses.replace(row, error=f"{type(error).__name__}: {error}".split("\n")[0][:300])
 
 
-def flops(shape: Shape, pairs: int, work: str) -> float:
+def flops(shape: AttentionShape, pairs: int, work: str) -> float:
   """Of all products over `pairs` (query, key) pairs a row and head."""
   return 2.0 * _PRODUCTS[work] * shape.batch * shape.num_heads * shape.head_dim * pairs
 
 
-def operands(shape: Shape, length: int, time_major: bool) -> list[jax.Array]:
+def operands(shape: AttentionShape, length: int, time_major: bool) -> list[jax.Array]:
   """q, k, v and the gradient of the output, normal numbers: [B, heads, T, Dh] or time first."""
   found = []
   for i, heads in enumerate(
@@ -142,7 +142,7 @@ def measure(
   rival: Rival,
   case: str,
   work: str,
-  shape: Shape,
+  shape: AttentionShape,
   length: int,
   block_size: int,
   *,

@@ -13,7 +13,7 @@ import numpy as np
 
 from sbdjax import masks
 from sbdjax.bench import cases
-from sbdjax.bench.attention import AttentionTiming, Shape, failed, measured
+from sbdjax.bench.attention import AttentionShape, AttentionTiming, failed, measured
 from sbdjax.bench.timing import seconds_a_call
 
 
@@ -62,7 +62,7 @@ def program(work: str, attend: Callable) -> Callable:
   return {"forward": forward, "forward+backward": both}[work]
 
 
-def operands(shape: Shape, length: int, device: str) -> list:
+def operands(shape: AttentionShape, length: int, device: str) -> list:
   """q, k, v and the gradient of the output, normal numbers, [B, heads, T, Dh]."""
   import torch
 
@@ -83,7 +83,7 @@ def operands(shape: Shape, length: int, device: str) -> list:
 def measure(
   case: str,
   work: str,
-  shape: Shape,
+  shape: AttentionShape,
   length: int,
   block_size: int,
   *,

@@ -70,7 +70,7 @@ class Program(NamedTuple):
     temporary_bytes: the temporaries alone.
   """
 
-  call: Callable
+  call: jax.stages.Compiled
   compile_seconds: float
   compile_cpu_seconds: float
   memory_bytes: int
