@@ -13,6 +13,7 @@ import numpy as np
 
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained
+from sbdjax.prompts import need_tokenizer
 from sbdjax.train.environment import environment
 
 # Values of each tensor that go into a fingerprint: enough to tell two trainings apart.
@@ -55,7 +56,8 @@ def open_workdir(path: str) -> pathlib.Path:
 
 def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str) -> None:
   """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it cannot."""
-  ours, theirs = model.need_tokenizer().vocab_size, judge.need_tokenizer().vocab_size
+  ours = need_tokenizer(model).vocab_size
+  theirs = need_tokenizer(judge, f"judge {name}").vocab_size
   if ours != theirs:
     raise UsageError(
       f"judge {name} has a vocabulary of {theirs} tokens, the decoded model one of {ours}: "

@@ -150,7 +150,7 @@ def any_order(
   _check_texts(tokens_BxL, keys_B, given_L)
   batch, length = tokens_BxL.shape
   length_B = jnp.full((batch,), length, jnp.int32)
-  given_L = jnp.zeros((length,), bool) if given_L is None else given_L
+  given_L = jnp.zeros((length,), bool) if given_L is None else jnp.asarray(given_L)
   targets = length - jnp.sum(given_L)
 
   def sample(number):
