@@ -18,13 +18,13 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sbdjax.bench import attention, decode_attention
-from sbdjax.bench.attention import Shape
+from sbdjax.bench.attention import AttentionShape
 from sbdjax.bench.rivals import RIVALS
 from sbdjax.bench.timing import Program, compile_for
 from sbdjax.kernels import sharded
 
 # Llama 3.1 8B's attention.
-SHAPE = Shape(num_heads=32, num_kv_heads=8, head_dim=128, dtype="bfloat16")
+SHAPE = AttentionShape(num_heads=32, num_kv_heads=8, head_dim=128, dtype="bfloat16")
 BLOCK_SIZE = 16
 
 
@@ -41,7 +41,7 @@ class Job:
   build: Callable[[str], tuple[Callable, tuple[Any, ...]]]
 
 
-def _training(case: str, length: int, shape: Shape) -> Job:
+def _training(case: str, length: int, shape: AttentionShape) -> Job:
   """Forward with backward, the plan of the mask included, for a traced block size."""
 
   def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
@@ -56,7 +56,7 @@ def _training(case: str, length: int, shape: Shape) -> Job:
   return Job(f"{case} L={length} Dh={shape.head_dim}", build)
 
 
-def _decoding(block_size: int, capacity: int, shape: Shape) -> Job:
+def _decoding(block_size: int, capacity: int, shape: AttentionShape) -> Job:
   def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
     return decode_attention.program(backend, block_size), tuple(
       decode_attention.shapes(shape, block_size, capacity, layers=2)

@@ -23,7 +23,7 @@ from sbdjax.masks import Cached
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class ForwardTiming:
   """One forward.
 
   Attributes:
@@ -118,10 +118,10 @@ def measure(
   totals: Sequence[int],
   context: int,
   repeats: int,
-) -> Iterator[Point]:
+) -> Iterator[ForwardTiming]:
   """A point for every block size and every number of tokens that is a multiple of it."""
   for block_size in block_sizes:
     for total in totals:
       if total % block_size == 0:
         seconds = time_forward(lm, params, block_size, total // block_size, context, repeats)
-        yield Point(block_size, total, *seconds)
+        yield ForwardTiming(block_size, total, *seconds)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sbdjax.bench.decoding import Row
+from sbdjax.bench.decoding import DecodingTiming
 from sbdjax.bench.timing import summarise
 from sbdjax.errors import UsageError
 from sbdjax.nn.transformer import TransformerConfig
@@ -105,7 +105,7 @@ def time_generate(
   max_tokens: int,
   repeats: int,
   threads: int,
-) -> tuple[Row, list[list[int]]]:
+) -> tuple[DecodingTiming, list[list[int]]]:
   """Times greedy `generate` of prompts of one length; also returns the tokens generated.
 
   The prompts' forward is timed by generating a single token, and taken off. `threads` are those of
@@ -136,7 +136,7 @@ def time_generate(
   # The first token comes with the prompt's forward, so that one is not counted again.
   count = len(prompts) * (max_tokens - 1)
   speed = summarise([count / (run(max_tokens)[0] - prefill) for _ in range(repeats)])
-  row = Row(
+  row = DecodingTiming(
     decoder=f"transformers generate, torch with {threads} thread{'s' * (threads > 1)}",
     batch_size=len(prompts),
     tokens=len(prompts) * max_tokens,

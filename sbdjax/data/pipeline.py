@@ -15,7 +15,7 @@ from absl import flags
 
 from sbdjax.data.config import PACKED, TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
-from sbdjax.data.rows import NO_ENDS, PLANS, Ends, Plan, build_row
+from sbdjax.data.rows import NO_ENDS, PLANS, Ends, RowPlan, build_row
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import CheckpointError, DataError, UsageError
@@ -49,7 +49,7 @@ class Rows(Protocol):
 class _TextRows:
   """Rows of one or several documents."""
 
-  def __init__(self, corpus: Corpus, plan: Plan, config: DataConfig, ends: Ends):
+  def __init__(self, corpus: Corpus, plan: RowPlan, config: DataConfig, ends: Ends):
     self.corpus, self._plan, self._config, self._ends = corpus, plan, config, ends
     self.num_rows = plan.num_rows
     self.signature = dict(

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from sbdjax.data import assets, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import llama2c, native
-from sbdjax.interop.hf import directory, files, save
+from sbdjax.interop.hf import directory, save, tensor_files
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
@@ -121,8 +121,8 @@ def _open(
       head = HeadConfig(**settings["head"]) if "head" in settings else None
     except KeyError as e:
       raise CheckpointError(f"{path} does not name its {e.args[0]}: write it again") from e
-  elif file.suffix in files.PICKLES and files.is_pickle(file):
-    raise files.refuse_pickle(file)
+  elif file.suffix in tensor_files.PICKLES and tensor_files.is_pickle(file):
+    raise tensor_files.refuse_pickle(file)
   else:
     config, params = llama2c.read(file)
     beside = file.with_name(f"tok{config.vocab_size}.bin")
