@@ -122,6 +122,66 @@ def stack(config: TransformerConfig):
   )
 
 
+def run_layers(
+  module: nn.Module,
+  config: TransformerConfig,
+  keep_kv: bool,
+  attend: Attend,
+  x_BxTxD: jax.Array,
+  keys_B: jax.Array | None,
+  cached_kv,
+  rotations,
+  plan,
+):
+  """Runs the layers that `module` holds as its parameter "layers", in either form.
+
+  Stacked parameters (leaves [N, ...], as `init` makes them) are scanned. A tuple of N layers
+  (`nn.prepare.separate_layers`) is a Python loop over one compiled function.
+
+  Args:
+    keep_kv: return this forward's keys and values.
+    attend: of the backend that made `plan`.
+    keys_B: of dropout, one a row; None: nothing is dropped.
+    cached_kv: as of `Transformer`.
+    rotations: (of queries, of keys), each a `rope.rotation`, or None.
+
+  Returns:
+    The residual stream [B, T, D], and None or (k, v), each [N, B, K, T, Dh].
+  """
+  of_layers = per_layer(config, keys_B)
+  layers = module.get_variable("params", "layers")
+  if not isinstance(layers, tuple):
+    scanned = stack(config)(config, keep_kv, attend, name="layers")
+    return scanned(x_BxTxD, of_layers, cached_kv, rotations, plan)
+  layer = Layer(config, keep_kv, attend, parent=None)
+
+  # Traced once for all layers, whose shapes are equal.
+  @jax.jit
+  def run(params, x_BxTxD, of_layer):
+    return layer.apply({"params": params}, x_BxTxD, of_layer, cached_kv, rotations, plan)
+
+  kv = []
+  for n, params in enumerate(layers):
+    x_BxTxD, kv_n = run(params, x_BxTxD, jax.tree.map(lambda x, n=n: x[n], of_layers))
+    kv.append(kv_n)
+  if not keep_kv:
+    return x_BxTxD, None
+  kv = jax.tree.map(lambda *x: jnp.stack(x), *kv)
+  return x_BxTxD, jax.tree.map(lambda x: known_after(x_BxTxD, x), kv)
+
+
+def known_after(x: jax.Array, value: jax.Array) -> jax.Array:
+  """`value`, which XLA cannot know before `x`.
+
+  Keys and values that depend on the last layer are written to the cache after every layer has read
+  it, hence in place. Otherwise XLA on CPU copies the whole cache twice per forward. It removes
+  `optimization_barrier` before it decides that.
+  """
+  one = x[(0,) * x.ndim]
+  never = jnp.isnan(one) & ~jnp.isnan(one)
+  return jnp.where(never, jnp.zeros_like(value), value)
+
+
 def per_layer(config: TransformerConfig, keys_B):
   """(index, dropout keys) of every layer; the keys are None where `keys_B` is."""
   return jnp.arange(config.num_layers, dtype=jnp.int32), layer_keys(keys_B, config.num_layers)
@@ -210,8 +270,10 @@ class Transformer(nn.Module):
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(mask, num_queries, capacity + num_queries)
-    layers = stack(c)(c, cached_kv is not None, attention.attend, name="layers")
-    return layers(x_BxTxD, per_layer(c, keys_B), cached_kv, turns, plan)
+    keep_kv = cached_kv is not None
+    return run_layers(
+      self, c, keep_kv, attention.attend, x_BxTxD, keys_B, cached_kv, turns, plan
+    )
 
   def stream_logits(self, stream_BxTxD):
     """`logits` of what `stream` returns: the final norm, then the head."""
