@@ -35,6 +35,7 @@ kernels-aot: $(if $(filter $(RUN),$(AOT_PYTHON)),$(STAMP))
 lint: $(DEV)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 
 format: $(DEV)
 	$(VENV)/bin/ruff check --fix .
@@ -54,4 +55,5 @@ $(DEV): $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .jax_cache .pytest_cache .ruff_cache quickstart
+	rm -rf $(VENV) .jax_cache .mypy_cache .pytest_cache .ruff_cache build dist quickstart *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

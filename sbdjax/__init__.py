@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-  from sbdjax import decode, losses, masks, train
+  from sbdjax import decode, losses, masks, presets, train
   from sbdjax.api import Output, Score, default_method, generate, score, stream
   from sbdjax.decode.base import Limits, Sampler
   from sbdjax.interop.pretrained import Pretrained, load_pretrained, save_pretrained
@@ -46,7 +46,7 @@ _PUBLIC = {
   "score": "sbdjax.api",
   "stream": "sbdjax.api",
 }
-_MODULES = ("decode", "losses", "masks", "train")
+_MODULES = ("decode", "losses", "masks", "presets", "train")
 
 __all__ = [
   "LM",
@@ -66,6 +66,7 @@ __all__ = [
   "make_lm",
   "make_sigma_lm",
   "masks",
+  "presets",
   "save_pretrained",
   "score",
   "stream",

@@ -6,8 +6,9 @@ import importlib
 import sys
 
 from sbdjax.cli import VERBS
-from sbdjax.cli.common import nearest, run_main
+from sbdjax.cli.common import run_main
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest
 
 
 def _usage() -> str:

@@ -10,10 +10,12 @@ Writes are scatters with `mode="drop"`: a slot at or beyond the capacity is drop
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from sbdjax import pytree
+from sbdjax import checks, pytree
 
 
 @pytree.dataclass
@@ -32,11 +34,12 @@ class KVCache(pytree.Struct):
 
   @property
   def capacity(self) -> int:
+    """Slots of a row."""
     return self.k.shape[3]
 
 
 def init(
-  num_layers: int, batch: int, capacity: int, num_kv_heads: int, head_dim: int, dtype
+  num_layers: int, batch: int, capacity: int, num_kv_heads: int, head_dim: int, dtype: Any
 ) -> KVCache:
   """An empty cache of `capacity` slots a row."""
   shape = (num_layers, batch, num_kv_heads, capacity, head_dim)
@@ -46,11 +49,29 @@ def init(
 def write(
   cache: KVCache, k_NxBxKxTxDh: jax.Array, v_NxBxKxTxDh: jax.Array, slots_BxT: jax.Array
 ) -> KVCache:
-  """Stores T new entries of each row at `slots_BxT`; slots outside [0, capacity) are dropped."""
+  """Stores T new entries of each row at `slots_BxT`; slots outside [0, capacity) are dropped.
+
+  Args:
+    cache: of N layers and K heads.
+    k_NxBxKxTxDh: the new keys, in any floating-point dtype.
+    v_NxBxKxTxDh: the new values.
+    slots_BxT: integer, no two entries of a row in one slot.
+
+  Returns:
+    The cache with the entries; its `length_B` is what it was.
+
+  Raises:
+    UsageError: an array of another rank, shape or dtype.
+  """
+  layers, batch, heads, _, channels = cache.k.shape
+  sizes = {"N": layers, "B": batch, "K": heads, "Dh": channels}
+  checks.array("k_NxBxKxTxDh", k_NxBxKxTxDh, "float", sizes)
+  checks.array("v_NxBxKxTxDh", v_NxBxKxTxDh, "float", sizes)
+  checks.array("slots_BxT", slots_BxT, "integer", sizes)
   # A negative index would wrap around in a scatter; send it beyond the end instead.
   slots_BxT = jnp.where(slots_BxT < 0, cache.capacity, slots_BxT)
 
-  def put(buffer, new):
+  def put(buffer: jax.Array, new: jax.Array) -> jax.Array:
     # A scatter of whole windows [N, K, Dh] makes TPU's compiler keep the buffer with those axes
     # last, and copy all of it for kernels that read it as it is declared, each forward.
     return jax.lax.platform_dependent(
@@ -60,14 +81,14 @@ def write(
   return cache.replace(k=put(cache.k, k_NxBxKxTxDh), v=put(cache.v, v_NxBxKxTxDh))
 
 
-def _put_windows(buffer, new_NxBxKxTxDh, slots_BxT):
+def _put_windows(buffer: jax.Array, new_NxBxKxTxDh: jax.Array, slots_BxT: jax.Array) -> jax.Array:
   rows_Bx1 = jnp.arange(slots_BxT.shape[0])[:, None]
   # The two index arrays are apart, so the indexed axes (B, T) lead in the update.
   update = jnp.transpose(new_NxBxKxTxDh, (1, 3, 0, 2, 4))
   return buffer.at[:, rows_Bx1, :, slots_BxT].set(update, mode="drop")
 
 
-def _put_vectors(buffer, new_NxBxKxTxDh, slots_BxT):
+def _put_vectors(buffer: jax.Array, new_NxBxKxTxDh: jax.Array, slots_BxT: jax.Array) -> jax.Array:
   layers, rows, heads = jnp.ogrid[tuple(slice(n) for n in buffer.shape[:3])]
   at = (*(x[..., None] for x in (layers, rows, heads)), slots_BxT[None, :, None])
   return buffer.at[at].set(new_NxBxKxTxDh, mode="drop")
@@ -76,12 +97,20 @@ def _put_vectors(buffer, new_NxBxKxTxDh, slots_BxT):
 def copy_slot(cache: KVCache, source_B: jax.Array, target_B: jax.Array) -> KVCache:
   """Copies one entry of each row from `source_B` to `target_B`; dropped if `target` is outside."""
 
-  def take(buffer):
+  def take(buffer: jax.Array) -> jax.Array:
     return jnp.take_along_axis(buffer, source_B[None, :, None, None, None], axis=3)
 
   return write(cache, take(cache.k), take(cache.v), target_B[:, None])
 
 
 def commit(cache: KVCache, n_B: jax.Array) -> KVCache:
-  """Accepts the next `n_B` scratch slots of each row."""
+  """Accepts the next `n_B` scratch slots of each row: nothing else moves `length_B`.
+
+  Args:
+    n_B: integer, how many.
+
+  Raises:
+    UsageError: an array of another rank, shape or dtype.
+  """
+  checks.array("n_B", n_B, "integer", {"B": cache.length_B.shape[0]})
   return cache.replace(length_B=cache.length_B + n_B)

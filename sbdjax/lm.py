@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import cache as kv_cache
+from sbdjax import checks
 from sbdjax.cache import KVCache
 from sbdjax.masks import Causal, Mask
 from sbdjax.nn.config import check_attention
@@ -60,20 +61,29 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
   """
   module = Transformer(config, check_attention(attention))
 
-  def init(key):
+  def init(key: jax.Array) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
     return Transformer(config).init(key, tokens, tokens, Causal(), None)["params"]
 
   def apply(
-    params,
-    tokens_BxT,
+    params: Params,
+    tokens_BxT: jax.Array,
     *,
-    positions_BxT,
+    positions_BxT: jax.Array,
     mask: Mask,
-    cache=None,
-    slots_BxT=None,
-    dropout_keys_B=None,
-  ):
+    cache: KVCache | None = None,
+    slots_BxT: jax.Array | None = None,
+    dropout_keys_B: jax.Array | None = None,
+  ) -> tuple[jax.Array, KVCache | None]:
+    sizes: dict[str, int] = {}
+    checks.array("tokens_BxT", tokens_BxT, "integer", sizes)
+    checks.array("positions_BxT", positions_BxT, "integer", sizes, or_one="B")
+    if cache is not None:
+      checks.array("cache.length_B", cache.length_B, "integer", sizes)
+    if slots_BxT is not None:
+      checks.array("slots_BxT", slots_BxT, "integer", sizes, or_one="B")
+    if dropout_keys_B is not None:
+      checks.array("dropout_keys_B", dropout_keys_B, "key", sizes)
     cached_kv = None if cache is None else ((cache.k,), (cache.v,))
     inputs = (tokens_BxT, positions_BxT, mask, cached_kv, dropout_keys_B)
     hidden, kv = module.apply({"params": params}, *inputs)
@@ -82,12 +92,13 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
     return hidden, kv_cache.write(cache, *kv, jnp.broadcast_to(slots_BxT, tokens_BxT.shape))
 
-  def logits(params, hidden):
+  def logits(params: Params, hidden: jax.Array) -> jax.Array:
+    checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")
     return suppress(
       module.apply({"params": params}, hidden, method=Transformer.logits), config.mask_id
     )
 
-  def init_cache(batch, capacity):
+  def init_cache(batch: int, capacity: int) -> KVCache:
     c = config
     capacity = -(-capacity // _SLOTS) * _SLOTS
     return kv_cache.init(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sbdjax import masks
+from sbdjax import checks, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import suppress
 from sbdjax.nn.config import check_attention
@@ -107,10 +107,10 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
   block = layer_config(config, head)
   network, blocks = Transformer(config, attention), SigmaHead(block, head, attention)
 
-  def run(params, method, *args):
+  def run(params: Params, method: Callable, *args: Any) -> Any:
     return network.apply({"params": params["trunk"]}, *args, method=method)
 
-  def init(key):
+  def init(key: jax.Array) -> Params:
     trunk_key, head_key = jax.random.split(key)
     index = jnp.zeros((1, 1), jnp.int32)
     x = jnp.zeros((1, 1, config.d_model), config.compute_dtype)
@@ -119,7 +119,21 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
       "head": SigmaHead(block, head).init(head_key, x, x, x, index, index)["params"],
     }
 
-  def trunk(params, tokens_BxL, *, length_B=None, dropout_keys_B=None):
+  def trunk(
+    params: Params,
+    tokens_BxL: jax.Array,
+    *,
+    length_B: jax.Array | None = None,
+    dropout_keys_B: jax.Array | None = None,
+  ) -> jax.Array:
+    sizes: dict[str, int] = {}
+    checks.array("tokens_BxL", tokens_BxL, "integer", sizes)
+    for name, value, kind in (
+      ("length_B", length_B, "integer"),
+      ("dropout_keys_B", dropout_keys_B, "key"),
+    ):
+      if value is not None:
+        checks.array(name, value, kind, sizes)
     if length_B is not None:
       tokens_BxL = as_padding(tokens_BxL, length_B, config.pad_id)
     positions_BxL = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
@@ -127,7 +141,25 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     inputs = (tokens_BxL, positions_BxL, mask, None, dropout_keys_B)
     return run(params, Transformer.stream, *inputs)[0]
 
-  def target(params, tokens_BxL, hidden_BxLxD, sigma_BxL, *, equal_at_B=None, dropout_keys_B=None):
+  def target(
+    params: Params,
+    tokens_BxL: jax.Array,
+    hidden_BxLxD: jax.Array,
+    sigma_BxL: jax.Array,
+    *,
+    equal_at_B: jax.Array | None = None,
+    dropout_keys_B: jax.Array | None = None,
+  ) -> jax.Array:
+    sizes = {"D": config.d_model}
+    checks.array("tokens_BxL", tokens_BxL, "integer", sizes)
+    checks.array("hidden_BxLxD", hidden_BxLxD, "float", sizes)
+    checks.array("sigma_BxL", sigma_BxL, "integer", sizes)
+    for name, value, kind in (
+      ("equal_at_B", equal_at_B, "integer"),
+      ("dropout_keys_B", dropout_keys_B, "key"),
+    ):
+      if value is not None:
+        checks.array(name, value, kind, sizes)
     # The last track would predict a place beyond the sequence: it points to itself and is dropped.
     next_BxL = jnp.concatenate([sigma_BxL[:, 1:], sigma_BxL[:, -1:]], axis=1)
     embedded = run(params, Transformer.embed, in_order(tokens_BxL, sigma_BxL))
@@ -138,7 +170,8 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
       causal = causal + following
     return align(causal, here, equal_at_B)
 
-  def logits(params, hidden):
+  def logits(params: Params, hidden: jax.Array) -> jax.Array:
+    checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")
     return suppress(run(params, Transformer.stream_logits, hidden), config.mask_id)
 
   return SigmaLM(config, head, init, trunk, target, logits)

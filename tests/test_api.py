@@ -87,12 +87,12 @@ def test_stream_ends_with_what_generate_gives(model, method):
 
 def test_numbers_of_a_method_compile_nothing(model):
   gammas = [sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(g)) for g in (0.0, 0.3, 0.9)]
-  limits = base.Limits(8, model.generation.eos_ids)
+  limits = base.Limits(9, model.generation.eos_ids)
   decoder = api._decoder(model.lm, limits)
   before = decoder.compile_seconds
   nfe = []
   for number, method in enumerate(gammas):
-    (found,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=8)
+    (found,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=9)
     nfe.append(found.nfe)
     if number == 0:
       first = decoder.compile_seconds
@@ -139,3 +139,14 @@ def test_score_is_the_sum_of_log_probabilities():
 def test_what_cannot_be_done_is_said_at_once(model, call, message):
   with pytest.raises(UsageError, match=message):
     call(model)
+
+
+def test_a_preset_trains_in_one_line(tmp_path):
+  config = sbdjax.presets.load("stories_sbd_quickstart:short")
+  config.train.steps, config.train.batch_size, config.data.seq_len = 1, 1, 32
+  state = sbdjax.train(config, tmp_path / "run")
+  assert int(state.step) == 1
+  opened = load_pretrained(tmp_path / "run")
+  assert isinstance(sbdjax.default_method(opened), sbdjax.decode.SBD)
+  with pytest.raises(UsageError, match="no preset 'stories_sdb'.*did you mean 'stories_sbd"):
+    sbdjax.presets.load("stories_sdb")

@@ -18,6 +18,7 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors", "pytree"),
+  ("settings", "checks"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),
@@ -31,8 +32,8 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors"},
-  "presets": {"errors", "data"},
+  "data": {"errors", "settings"},
+  "presets": {"errors", "settings", "data"},
   "interop": {"errors", "data", "masks", "cache", "kernels", "nn", "lm", "sigma_lm"},
 }
 USES_SIDE = {name: {"data", "interop"} for name in ("train", "evals", "bench")} | {
@@ -126,7 +127,7 @@ def test_configs_know_nothing_of_the_network(files):
   names = {name for path in files for name, _ in imports(path.read_text())}
   assert any(name.startswith("sbdjax.presets.") for name in names)
   ours = {name.split(".")[1] for name in names if name.startswith("sbdjax.")}
-  assert ours <= {"presets", "data", "errors"}
+  assert ours <= {"presets", "data", "errors", "settings"}
   third_party = {name.split(".")[0] for name in names} - {"sbdjax", *sys.stdlib_module_names}
   assert third_party <= {"ml_collections"}
 
@@ -150,6 +151,9 @@ def test_listing_the_presets_does_not_start_jax():
     ("train/step.py", "from sbdjax.cli import common"),
     ("train/step.py", "from sbdjax.presets import text8_ntp"),
     ("presets/text8_ntp.py", "from sbdjax.nn.config import TransformerConfig"),
+    ("train/settings.py", "from ml_collections import ConfigDict"),
+    ("settings.py", "from sbdjax.data.config import DataConfig"),
+    ("losses/registry.py", "from sbdjax.train import settings"),
     ("data/rows.py", "from sbdjax import lm"),
     ("interop/pretrained.py", "from sbdjax.train import checkpoints"),
     ("lm.py", "import ml_collections"),
@@ -172,6 +176,8 @@ def test_a_wrong_import_would_be_found(module, line):
     ("train/checkpoints.py", "import orbax.checkpoint as ocp"),
     ("cli/common.py", "from ml_collections import ConfigDict"),
     ("losses/sbd.py", "from sbdjax import corruption, masks"),
+    ("train/settings.py", "from sbdjax import losses"),
+    ("data/config.py", "from sbdjax.settings import nearest"),
   ],
 )
 def test_a_right_import_is_not(module, line):

@@ -5,12 +5,13 @@ import math
 import jax
 import pytest
 
-from sbdjax.cli.common import load_config, to_dataclass
-from sbdjax.cli.train import parse_settings, schema
+from sbdjax.cli.common import load_config
 from sbdjax.cli.trajectories import SECTIONS
 from sbdjax.lm import make_lm
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import make_sigma_lm
+from sbdjax.train.settings import parse_settings, schema
 
 
 def settings_of(name, variant="full"):

@@ -19,7 +19,7 @@ import time
 import jax
 import numpy as np
 
-from sbdjax.cli import record
+from sbdjax.evals import record
 from sbdjax.interop import GenerationDefaults, Pretrained, load_pretrained, save_pretrained
 from sbdjax.lm import LM, make_lm
 from sbdjax.nn.transformer import TransformerConfig

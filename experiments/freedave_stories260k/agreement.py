@@ -4,7 +4,7 @@
 
 In float32 every text must be equal. In bfloat16 a forward over several drafts rounds otherwise than
 one over a single block, so a choice between two nearly equal candidates may fall differently, and
-from there on the texts are different ones. One JSON line a dtype and setting: `rows_equal`, the
+from there on the texts are different ones. One JSON line per dtype and setting: `rows_equal`, the
 share of prompts with the same canvas, and `agreed_before`, the mean share of the canvas that stands
 before the first difference.
 """
@@ -17,10 +17,9 @@ import json
 import jax
 import numpy as np
 
-from sbdjax.cli import decoders
-from sbdjax.cli.decoders import DecoderConfig
-from sbdjax.cli.sweep import Bench, make_point
+from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.generate import Decoder
+from sbdjax.evals.sweep import Bench, make_point
 from sbdjax.interop.pretrained import load_pretrained
 
 SETTINGS = (
@@ -28,20 +27,15 @@ SETTINGS = (
   dict(draft_steps=4, eager=False, draft_mode="tree"),
   dict(draft_steps=8, eager=True, draft_mode="batch"),
   dict(draft_steps=8, eager=True, draft_mode="tree"),
-  dict(draft_steps=8, eager=True, draft_mode="tree", carry=True),
+  dict(draft_steps=8, eager=True, draft_mode="tree", reuse_verified_kv=True),
 )
 
 
-def canvases(model, config: DecoderConfig, prompts, seed: int) -> np.ndarray:
-  """int [prompts, canvas] of one decoder."""
-  build = lambda numbers: decoders.make_sampler(model.lm, config, (), numbers)
-  results = Decoder(build).generate(
-    model.params,
-    prompts,
-    jax.random.key(seed),
-    decoders.numbers_of(config),
-    batch_size=len(prompts),
-  )
+def canvases(model, decoding: Decoding, prompts, seed: int) -> np.ndarray:
+  """int [prompts, canvas] of one method."""
+  method = decoding.for_model(model.lm, model.generation).method
+  decoder = Decoder(model.lm, decoding.limits(()))
+  results = decoder.generate(method, model.params, prompts, jax.random.key(seed))
   return np.array([result.tokens for result in results])
 
 
@@ -68,11 +62,10 @@ def main():
   common = dict(max_tokens=args.max_tokens, temperature=args.temperature)
   for dtype in args.dtypes.split(","):
     model = load_pretrained(args.checkpoint, dtype=dtype)
-    resolve = lambda config: decoders.for_checkpoint(config, model.generation, ())  # noqa: B023
-    plain = canvases(model, resolve(DecoderConfig("static", **common)), prompts, seed=0)
+    plain = canvases(model, from_flat({"name": "static", **common}), prompts, seed=0)
     for settings in SETTINGS:
-      config = resolve(DecoderConfig("freedave", **common, **settings))
-      found = canvases(model, config, prompts, seed=0)
+      decoding = from_flat({"name": "freedave", **common, **settings})
+      found = canvases(model, decoding, prompts, seed=0)
       record = {"dtype": dtype, **common, **settings, **agreement(plain, found)}
       print(json.dumps(record | {"prompts": len(prompts)}), flush=True)
 

@@ -27,8 +27,8 @@ def worker(target: str, folder: pathlib.Path) -> None:
   import jax
 
   from sbdjax.bench import aot
-  from sbdjax.cli import record
   from sbdjax.errors import UsageError
+  from sbdjax.evals import record
   from sbdjax.train import topology
 
   where = topology.parse(target)

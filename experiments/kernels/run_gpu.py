@@ -220,7 +220,7 @@ def _flat(found: Any) -> dict:
 
 def work(stage: str, size: Size, limit_s: float) -> None:
   """What a stage's own process does: a line of JSON a result."""
-  from sbdjax.cli import record
+  from sbdjax.evals import record
 
   deadline = time.monotonic() + limit_s
   print(json.dumps({"stage": stage, "provenance": record.provenance()}), flush=True)

@@ -16,9 +16,10 @@ import jax
 import numpy as np
 
 from sbdjax.data import assets, files, token_file, tokenizers
-from sbdjax.decode import ar, sampling
 from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.generate import Decoder
+from sbdjax.decode.tokens import token_sampler
 from sbdjax.interop import llama2c
 from sbdjax.lm import make_lm
 
@@ -38,10 +39,10 @@ def openings(
 
 def tell(lm, params, prompts, limits: Limits, temperature: float, seed: int, batch_size: int):
   """Yields the Result of every prompt, and prints how fast it goes."""
-  choose = sampling.make_choice(temperature)
-  decoder = Decoder(lambda _: ar.make_sampler(lm, limits, choose))
-  start, tokens = time.perf_counter(), 0
-  results = decoder.generate(params, prompts, jax.random.key(seed), batch_size=batch_size)
+  method, start, tokens = AR(token_sampler(temperature)), time.perf_counter(), 0
+  results = Decoder(lm, limits).generate(
+    method, params, prompts, jax.random.key(seed), batch_size=batch_size
+  )
   for i, result in enumerate(results, start=1):
     yield result
     tokens += len(result.prompt_tokens) + len(result.tokens)

@@ -27,16 +27,17 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from sbdjax.cli import flags, likelihoods, record, samples
-from sbdjax.cli.common import split_overrides, to_dataclass
+from sbdjax.cli import flags
+from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
-from sbdjax.decode import mdm
+from sbdjax.decode.any_order import mdm
 from sbdjax.errors import UsageError
-from sbdjax.evals import equal_quality
+from sbdjax.evals import equal_quality, likelihoods, record, samples
 from sbdjax.evals.entropy import unigram_entropy
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.likelihood import elbo
+from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 
 HELD_OUT = "held-out proteins"

@@ -23,12 +23,14 @@ import sys
 import jax
 import numpy as np
 
-from sbdjax.cli import flags, likelihoods, record
-from sbdjax.cli.common import split_overrides, to_dataclass
-from sbdjax.cli.samples import TABLE_2
+from sbdjax.cli import flags
+from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
+from sbdjax.evals import likelihoods, record
+from sbdjax.evals.samples import TABLE_2
 from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 
 RULES = (*TABLE_2, (1, 1.0), (math.inf, 1.0))

@@ -21,15 +21,17 @@ import sys
 
 import numpy as np
 
-from sbdjax.cli import flags, samples
-from sbdjax.cli.common import split_overrides, to_dataclass
+from sbdjax.cli import flags
+from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
+from sbdjax.evals import samples
 from sbdjax.evals.entropy import unigram_entropy
 from sbdjax.evals.generative import generative_nll
 from sbdjax.evals.judge import Judge
 from sbdjax.evals.spelling import spelling, vocabulary
 from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 
 STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"

@@ -80,8 +80,8 @@ def compile_job(job: Job, backend: str, device: Any) -> Program:
   mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=[device])
   fn, args = job.build(backend)
   placed = NamedSharding(mesh, P())
-  args = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed) for x in args]
-  return compile_for(jax.jit(sharded.within(mesh, fn)), *args)
+  placed_args = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed) for x in args]
+  return compile_for(jax.jit(sharded.within(mesh, fn)), *placed_args)
 
 
 class Kernel(NamedTuple):

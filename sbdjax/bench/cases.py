@@ -25,7 +25,7 @@ class Case(NamedTuple):
   """
 
   queries: Callable[[int, int], int]
-  mask: Callable[[int, int, jax.Array], masks.Mask]
+  mask: Callable[[int, int, jax.Array | int], masks.Mask]
 
 
 def _noisy(length: int, block_size: int) -> int:
@@ -33,13 +33,13 @@ def _noisy(length: int, block_size: int) -> int:
   return length // 2 // block_size * block_size
 
 
-def _jacobi(length: int, block_size: int, traced: jax.Array) -> masks.Mask:
+def _jacobi(length: int, block_size: int, traced: jax.Array | int) -> masks.Mask:
   del traced  # a static of this rule
   noisy = _noisy(length, block_size)
   return masks.JacobiTrain(jnp.full((1,), length - noisy, jnp.int32), block_size, noisy)
 
 
-def _jacobi_clean_window(length: int, block_size: int, traced: jax.Array) -> masks.Mask:
+def _jacobi_clean_window(length: int, block_size: int, traced: jax.Array | int) -> masks.Mask:
   """The one training mask of four intervals a query; windows of four blocks."""
   del traced
   noisy = _noisy(length, block_size)
@@ -70,4 +70,4 @@ def visible_pairs(mask: masks.Mask, num_queries: int, num_keys: int) -> int:
     np.maximum(np.clip(b, 0, num_keys) - np.clip(a, 0, num_keys), 0)
     for a, b in zip(bounds[::2], bounds[1::2], strict=True)
   ]
-  return int(sum(spans).sum()) // bounds[0].shape[0]
+  return int(np.sum(spans)) // bounds[0].shape[0]

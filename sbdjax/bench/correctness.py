@@ -77,7 +77,8 @@ def check_training(
   mask = rule.mask(length, block_size, jnp.int32(block_size))
   visible = np.asarray(masks.dense(mask, queries, queries))[0]
   heads_first = lambda x: np.asarray(x).swapaxes(1, 2) if rival.time_major else x
-  expected = reference(*map(heads_first, arrays), visible)
+  q, k, v, d_o = map(heads_first, arrays)
+  expected = reference(q, k, v, d_o, visible)
   found = map(heads_first, (o, *gradients))
   return [
     _row(case, backend, name, x, y, shape.dtype)
@@ -101,11 +102,11 @@ def check_decoding(
   visible = np.asarray(
     masks.dense(cases.window(length_B, block_size), block_size, capacity + block_size)
   )
-  k_cache, v_cache, k_new, v_new = (np.asarray(x) for x in (k_cache, v_cache, k_new, v_new))
+  old_k, old_v, new_k, new_v = (np.asarray(x) for x in (k_cache, v_cache, k_new, v_new))
   expected = np.asarray(q, np.float64)
   for layer, b in itertools.product(range(2), range(len(lengths))):
-    k = np.concatenate([k_cache[layer, b], k_new[b]], axis=1)[None]
-    v = np.concatenate([v_cache[layer, b], v_new[b]], axis=1)[None]
+    k = np.concatenate([old_k[layer, b], new_k[b]], axis=1)[None]
+    v = np.concatenate([old_v[layer, b], new_v[b]], axis=1)[None]
     own = expected[b : b + 1]
     expected[b : b + 1] = reference(own, k, v, own, visible[b])[0]
   return _row(f"decode k={block_size}", backend, "o", found, expected, shape.dtype)

@@ -124,7 +124,7 @@ def measure(
   prompts = [list(prompt)] * batch_size
   decode = lambda: decoder.run(method, params, prompts, jax.random.key(0), batch_size)
   result = decode().results[0]
-  times = counts(forwards, result.nfe, result.query_tokens)
+  times = counts(forwards, int(result.nfe), int(result.query_tokens))
 
   widest = max(f.causal + f.block for f in forwards)
   half = len(prompt) + max_tokens // 2
@@ -144,7 +144,7 @@ def measure(
   run_loops()  # compiles
   pairs = [(decode().decode_seconds, run_loops()) for _ in range(repeats)]
   return Overhead(
-    steps=result.nfe,
+    steps=int(result.nfe),
     step_seconds=summarise([a for a, _ in pairs]).median / result.nfe,
     forward_seconds=summarise([b for _, b in pairs]).median / result.nfe,
     share=summarise([a / b - 1 for a, b in pairs]),

@@ -60,14 +60,14 @@ class Knee:
 
 def find_knee(tokens: Sequence[float], seconds: Sequence[float]) -> Knee:
   """The roofline max(floor, slope x tokens) nearest to the points in the logarithm of the time."""
-  tokens, log_seconds = np.asarray(tokens, float), np.log(np.asarray(seconds, float))
-  tried = np.geomspace(tokens.min(), tokens.max(), 2001)
-  above = np.log(np.maximum(1.0, tokens / tried[:, None]))
-  floors = (log_seconds - above).mean(axis=1)
-  errors = np.sqrt(((log_seconds - above - floors[:, None]) ** 2).mean(axis=1))
+  tokens_N, log_seconds_N = np.asarray(tokens, float), np.log(np.asarray(seconds, float))
+  tried = np.geomspace(tokens_N.min(), tokens_N.max(), 2001)
+  above = np.log(np.maximum(1.0, tokens_N / tried[:, None]))
+  floors = (log_seconds_N - above).mean(axis=1)
+  errors = np.sqrt(((log_seconds_N - above - floors[:, None]) ** 2).mean(axis=1))
   best = int(np.argmin(errors))
   at = float(tried[best])
-  inside = bool((tokens < at).any() and (tokens > at * (1 + 1e-9)).any())
+  inside = bool((tokens_N < at).any() and (tokens_N > at * (1 + 1e-9)).any())
   return Knee(at, float(np.exp(floors[best])), float(errors[best]), inside)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -54,7 +54,7 @@ def _matrix(mask, num_queries, num_keys):
   return masks.dense(mask, num_queries, num_keys)[:, None]
 
 
-def _dense(implementation: str) -> Callable:
+def _dense(implementation: Literal["xla", "cudnn"]) -> Callable:
   return lambda q, k, v, matrix: jax.nn.dot_product_attention(
     q, k, v, mask=matrix, implementation=implementation
   )

@@ -105,14 +105,14 @@ def shape_of(config: TransformerConfig, bytes_per_number: float = 2) -> Shape:
   )
 
 
-def product_time(m: int, n: int, k: int, bytes_each: float, hardware: Hardware) -> float:
+def product_time(m: float, n: int, k: int, bytes_each: float, hardware: Hardware) -> float:
   """Seconds of [m, k] x [k, n], each operand and the result moved once."""
   moved = (m * k + k * n + m * n) * bytes_each
   return max(moved / hardware.bandwidth, 2 * m * n * k / hardware.peak_flops)
 
 
 def attention_time(
-  shape: Shape, hardware: Hardware, tokens: int, keys: int, batch_size: int
+  shape: Shape, hardware: Hardware, tokens: float, keys: float, batch_size: int
 ) -> float:
   """Seconds of one layer's fused attention: scores never reach the main memory."""
   queries = batch_size * tokens
@@ -123,7 +123,7 @@ def attention_time(
 
 
 def forward_time(
-  shape: Shape, hardware: Hardware, tokens: int, cache: int = 0, batch_size: int = 1
+  shape: Shape, hardware: Hardware, tokens: float, cache: int = 0, batch_size: int = 1
 ) -> float:
   """time(k): seconds of a forward of `tokens` new tokens a row behind `cache` cached ones."""
   m, d = batch_size * tokens, shape.d_model

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sbdjax.decode.base import Limits
 from sbdjax.decode import registry
+from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Programs, Result, batches, results_of
 from sbdjax.decode.method import Method
 from sbdjax.lm import LM
@@ -77,7 +77,7 @@ class Program(NamedTuple):
   temporary_bytes: int
 
 
-def compile_for(fn: Callable, *args) -> Program:
+def compile_for(fn: Any, *args) -> Program:
   """Compiles the jitted `fn` for arguments of these shapes; ShapeDtypeStructs will do."""
   wall, cpu = time.perf_counter(), time.process_time()
   call = fn.lower(*args).compile()

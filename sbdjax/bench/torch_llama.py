@@ -40,7 +40,8 @@ def state_dict(config: TransformerConfig, params: Mapping[str, Any]) -> dict[str
   vocab = config.vocab_size - (config.mask_id == config.vocab_size - 1)
   as_f32 = lambda x: np.asarray(x, np.float32)
   flat = lambda kernel: as_f32(kernel).reshape(config.d_model, -1).T
-  layers, tensors = params["layers"], {}
+  layers = params["layers"]
+  tensors: dict[str, np.ndarray] = {}
   turn = half_rotation if config.rope_interleaved else as_f32
   for i in range(config.num_layers):
     attn, mlp, at = layers["attn"], layers["mlp"], f"model.layers.{i}"

@@ -52,7 +52,7 @@ def make_batch(batch_size: int, length: int, vocab_size: int) -> dict[str, np.nd
   rng, shape = np.random.default_rng(0), (batch_size, length)
   block = max(1, min(16, length // 2))
   blocks = length // 2 // block
-  ids = lambda *dims: rng.integers(0, vocab_size, dims, dtype=np.int32)
+  ids = lambda *dims: np.asarray(rng.integers(0, vocab_size, dims), np.int32)
   return {
     "tokens": ids(*shape),
     "weights": np.ones(shape, np.float32),

@@ -31,8 +31,12 @@ VERBS = {
   ),
   "generate": Verb(
     "sbdjax.cli.generate",
-    "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=NAME ...] "
+    "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] "
     "[--json]",
+  ),
+  "methods": Verb(
+    "sbdjax.cli.methods",
+    "Decoding methods: `methods` lists them with their settings, `methods NAME` explains one",
   ),
   "quickstart": Verb(
     "sbdjax.cli.quickstart",

@@ -20,8 +20,9 @@ from sbdjax.cli import (
   bench_roofline,
   bench_training,
 )
-from sbdjax.cli.common import Parser, nearest
+from sbdjax.cli.common import Parser
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest
 
 # name -> argv -> exit code
 BENCHES: dict[str, Callable[[list[str]], int]] = {

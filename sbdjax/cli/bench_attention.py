@@ -22,9 +22,11 @@ from rich.table import Table
 from sbdjax.bench import attention, cases, decode_attention, flex
 from sbdjax.bench.attention import Shape
 from sbdjax.bench.rivals import RIVALS, present
-from sbdjax.cli import flags, record
-from sbdjax.cli.common import Parser, nearest
+from sbdjax.cli import flags
+from sbdjax.cli.common import Parser
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
+from sbdjax.settings import nearest
 
 FLEX = "flex"
 _OURS = {"cpu": "xla", "tpu": "pallas_tpu", "gpu": "pallas_gpu"}

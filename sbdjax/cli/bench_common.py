@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental.compilation_cache import compilation_cache as cache_lib
 
-from sbdjax.cli.common import to_dataclass
-from sbdjax.cli.train import LOSSES
 from sbdjax.lm import LM, make_lm
+from sbdjax.losses.base import LossFn
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
@@ -56,8 +56,8 @@ class Update(NamedTuple):
   init: Callable[[], Any]
 
 
-def make_update(lm: LM | SigmaLM, loss: str, settings: Any) -> Update:
-  """The update of `lm` under the loss of that name."""
+def make_update(lm: LM | SigmaLM, loss: LossFn) -> Update:
+  """The update of `lm` under a loss."""
   layout = make_layout(ParallelConfig(), jax.devices()[:1])
   optimizer = make_optimizer(OptimConfig(), _STEPS)
 
@@ -66,7 +66,7 @@ def make_update(lm: LM | SigmaLM, loss: str, settings: Any) -> Update:
     return state_lib.create(lm.init(key), optimizer.tx, key)
 
   state = state_lib.abstract(make, layout.shardings)
-  step = make_train_step(lm, LOSSES[loss].make(settings), optimizer, TrainStepConfig())
+  step = make_train_step(lm, loss, optimizer, TrainStepConfig())
   init = lambda: jax.jit(make, out_shardings=layout.shardings(state))()
   return Update(layout, layout.compile_train(step, state), state, init)
 

@@ -27,13 +27,14 @@ from sbdjax.bench.compiling import Row
 from sbdjax.bench.training import make_batch
 from sbdjax.cli import flags
 from sbdjax.cli.bench_common import build_model, make_update, without_cache
-from sbdjax.cli.common import Parser, load_config, nearest, split_overrides
-from sbdjax.cli.train import LOSSES, parse_settings, schema
+from sbdjax.cli.common import Parser, load_config, split_overrides
 from sbdjax.decode import registry
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.errors import UsageError
 from sbdjax.evals import record
+from sbdjax.settings import nearest
 from sbdjax.sigma_lm import SigmaLM
+from sbdjax.train.settings import Settings, parse_settings, schema
 
 _CONFIG = "preset:llama31_8b_sbd"
 TRAIN = "train"
@@ -50,7 +51,7 @@ def decoding_of(name: str, max_tokens: int) -> Decoding:
 
 
 def _sampler_row(
-  name: str, settings: Any, fields: Mapping[str, Any], args: argparse.Namespace
+  name: str, settings: Settings, fields: Mapping[str, Any], args: argparse.Namespace
 ) -> Row:
   decoding = decoding_of(name, args.max_tokens)
   lm = build_model(
@@ -69,13 +70,13 @@ def _sampler_row(
   )
 
 
-def _update_row(settings: Any, fields: Mapping[str, Any], args: argparse.Namespace) -> Row:
+def _update_row(settings: Settings, fields: Mapping[str, Any], args: argparse.Namespace) -> Row:
   lm = build_model(
     fields,
-    causal_blocks=LOSSES[settings.loss_name].has_head,
+    causal_blocks=settings.loss.has_head,
     attention=settings.attention.backend,
   )
-  update = make_update(lm, settings.loss_name, settings.loss)
+  update = make_update(lm, settings.loss)
   batch = make_batch(args.batch_size, args.length, lm.config.vocab_size)
   name = f"{TRAIN} {settings.loss_name}"
   return compiling.time_update(name, lm.config.num_layers, update.step, update.state, batch)

@@ -1,4 +1,4 @@
-"""Latency against tokens a forward: bench parallel [--checkpoint=...] [--tokens=1,2,4,...] [--json]
+"""Latency against tokens per forward: bench parallel [--checkpoint=...] [--tokens=1,2,4,...] [--json]
 
 For each of --block_sizes, forwards of as many rows as make up each of --tokens, with a cache of
 --context tokens a row. The knee is where two lines meet that fit all points: time does not depend
@@ -21,10 +21,11 @@ from rich.table import Table
 
 from sbdjax.bench import parallel
 from sbdjax.bench.parallel import Knee, Point
-from sbdjax.cli import flags, record
+from sbdjax.cli import flags
 from sbdjax.cli.common import Parser
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import load_pretrained
 
 
@@ -64,7 +65,7 @@ def verdict(knee: Knee) -> str:
   if not knee.inside:
     return f"no knee between the --tokens measured; the nearest place is {knee.tokens:.0f}"
   return (
-    f"knee at {knee.tokens:.0f} tokens a forward: {knee.floor * 1e3:.2f} ms before it, the lines "
+    f"knee at {knee.tokens:.0f} tokens per forward: {knee.floor * 1e3:.2f} ms before it, the lines "
     f"fit to {100 * knee.error:.0f} %"
   )
 
@@ -75,7 +76,7 @@ def show(found: dict[str, Any], console: Console):
   sizes = list(dict.fromkeys(p.block_size for p in points))
   at = {(p.tokens, p.block_size): f"{1e3 * p.seconds:.2f}" for p in points}
   title = (
-    f"{found['checkpoint']}: ms a forward, {found['context']} tokens before it, {found['device']}"
+    f"{found['checkpoint']}: ms per forward, {found['context']} tokens before it, {found['device']}"
   )
   table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
   for head in ("tokens", *(f"blocks\nof {n}" for n in sizes), "lines"):
@@ -105,7 +106,7 @@ def draw(found: dict[str, Any], path: pathlib.Path):
   axes.set_xscale("log", base=2)
   axes.set_yscale("log")
   axes.set_xticks(tokens, [str(t) for t in tokens])
-  axes.set_xlabel("tokens a forward")
+  axes.set_xlabel("tokens per forward")
   axes.set_ylabel("ms")
   axes.set_title(f"{pathlib.Path(found['checkpoint']).name}, {found['device']}", fontsize=10)
   axes.legend(fontsize=8)

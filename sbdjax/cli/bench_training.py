@@ -20,14 +20,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import losses
 from sbdjax.bench.training import Row, make_batch, time_step
-from sbdjax.cli import flags, record
+from sbdjax.cli import flags
 from sbdjax.cli.bench_common import build_model, make_update, uses_cache
-from sbdjax.cli.common import Parser, split_overrides, to_dataclass
-from sbdjax.cli.train import LOSSES
+from sbdjax.cli.common import Parser, split_overrides
+from sbdjax.evals import record
 from sbdjax.kernels import backend
 from sbdjax.nn.config import check_attention
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.settings import to_dataclass
 
 _SMALL = dict(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, d_ff=344)
 
@@ -50,18 +52,18 @@ def measure(
     ("--vocabularies", min(vocabularies), 2),
   ):
     flags.at_least(value, least, flag)
-  choice = LOSSES[args.loss]
+  cls = losses.get(args.loss, "--loss")
   # Its name while it was a field of the model.
   attention = model.pop("attention_backend", args.attention)
   check_attention(attention, "--attention")
   shape = _SMALL | flags.parse_fields(TransformerConfig, model, "model")
-  settings = to_dataclass(choice.config, flags.parse_fields(choice.config, loss, "loss"), "loss")
+  settings = to_dataclass(cls, flags.parse_fields(cls, loss, "loss"), "loss")
   rows = []
   # The smallest first: what a device reports as its peak never falls.
   for vocab_size, length in itertools.product(sorted(vocabularies), sorted(lengths)):
     sizes = dict(vocab_size=vocab_size, mask_id=vocab_size - 1, max_seq_len=length)
-    lm = build_model(sizes | shape, causal_blocks=choice.has_head, attention=attention)
-    update = make_update(lm, args.loss, settings)
+    lm = build_model(sizes | shape, causal_blocks=cls.has_head, attention=attention)
+    update = make_update(lm, settings)
     batch = update.layout.place(make_batch(args.batch_size, length, vocab_size - 1))
     rows.append(time_step(update.step, update.init(), batch, vocab_size, args.repeats))
   return {
@@ -111,7 +113,7 @@ def _parser() -> Parser:
   add("--lengths", default="128,256", help="tokens of a row, separated by commas")
   add("--vocabularies", default="1024,8192", help="sizes of the vocabulary, separated by commas")
   add("--batch_size", type=int, default=2, help="rows of a batch")
-  add("--loss", choices=tuple(LOSSES), default="sbd", help="what is trained")
+  add("--loss", choices=losses.names(), default="sbd", help="what is trained")
   add("--attention", default="auto", help=f"how it is computed: {', '.join(backend.NAMES)}")
   add("--repeats", type=int, default=5, help="timed updates, at least 3")
   add("--json", action="store_true", help="print one JSON object")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
-import difflib
 import errno
 import functools
 import pathlib
 import sys
 import traceback
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -22,14 +18,13 @@ from sbdjax import presets
 from sbdjax.cli import config_file
 from sbdjax.cli.config_file import ConfigFile
 from sbdjax.errors import SbdjaxError, UsageError
+from sbdjax.settings import class_for, describe, field_types, nearest, parse_value
 
-T = TypeVar("T")
 Schema = Mapping[str, type]
 
 CONFIG_HELP = "FILE.py or preset:NAME (the verb `configs` lists them), alone or with :VARIANT"
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def run_main(fn: Callable[[list[str]], int], argv: list[str]) -> int:
@@ -63,12 +58,6 @@ def _explain(error: BaseException) -> tuple[str | None, int]:
     place = f" while writing {error.filename}" if error.filename else ""
     return f"no space left on the disk{place}: free some space and start again", 1
   return None, 1
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-  """` (did you mean ...?)` for a misspelt name, or nothing where no known one is like it."""
-  close = difflib.get_close_matches(name, list(known), n=1)
-  return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -136,14 +125,19 @@ def load_config(
   found = open_config(flag).call("get_config")
   config = (found if isinstance(found, ConfigDict) else ConfigDict(found)).unlock()
 
-  # A section's `name` in the file may decide which fields the section has, so those come first.
+  # A section's `name` in the file may decide which fields the section has, so those come first; so
+  # may the `source` of data, and any class that is named as module:Name.
   def decides(name: str) -> bool:
     return name.endswith(".name") and name in _flat(config)
 
-  for name in sorted(overrides, key=lambda name: not decides(name)):
+  def rank(name: str) -> int:
+    return 0 if decides(name) else 1 if name.endswith(".source") or ":" in overrides[name] else 2
+
+  for name in sorted(overrides, key=rank):
     sections = schema(config) if schema and not decides(name) else {}
     for section in sections.keys() - config.keys():
       config[section] = ConfigDict()
+    sections = {name: class_for(cls, config[name]) for name, cls in sections.items()}
     _override(config, name, overrides[name], sections)
   return config.lock()
 
@@ -202,7 +196,7 @@ def _override(config: ConfigDict, name: str, text: str, sections: Schema) -> Non
   for parent in parents:
     target = target[parent] if isinstance(target, ConfigDict) and parent in target else None
   section = sections.get(".".join(parents))
-  hints = typing.get_type_hints(section) if section else {}
+  hints = field_types(section) if section else {}
   known = isinstance(target, ConfigDict) and (key in target or key in hints)
   if not known:
     fields = [f"{s}.{f.name}" for s, cls in sections.items() for f in dataclasses.fields(cls)]
@@ -212,102 +206,10 @@ def _override(config: ConfigDict, name: str, text: str, sections: Schema) -> Non
   try:
     target[key] = value
   except TypeError as e:
-    raise UsageError(f"config.{name}={text}: expected {_describe(hint)}") from e
+    raise UsageError(f"config.{name}={text}: expected {describe(hint)}") from e
 
 
 def _hint_of(config: ConfigDict, key: str) -> Any:
   if isinstance(config[key], ConfigDict):
     raise UsageError(f"config.{key} is a section: override one of its fields, {_flat(config[key])}")
   return config.get_type(key)
-
-
-def _describe(hint: Any) -> str:
-  return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-
-
-def parse_value(text: str, hint: Any, name: str) -> Any:
-  """Reads a command-line value as the type `hint`.
-
-  Raises:
-    UsageError: it is not of that type.
-  """
-  members = typing.get_args(hint) if _is_union(hint) else (hint,)
-  if type(None) in members and text.lower() == "none":
-    return None
-  for member in members:
-    try:
-      return check_value(_read(text, member), member, name)
-    except (ValueError, SyntaxError, UsageError):
-      continue
-  raise UsageError(f"{name}={text}: expected {_describe(hint)}")
-
-
-def _read(text: str, hint: Any) -> Any:
-  if hint is str:
-    return text
-  if hint is bool:
-    if text.lower() in _TRUE + _FALSE:
-      return text.lower() in _TRUE
-    raise ValueError(text)
-  if hint in (int, float):
-    return hint(text)
-  return ast.literal_eval(text)
-
-
-def _is_union(hint: Any) -> bool:
-  return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def check_value(value: Any, hint: Any, name: str) -> Any:
-  """`value` as the type `hint`: an int may stand for a float, a list for a tuple, a mapping for a
-  dataclass.
-
-  Raises:
-    UsageError: anything else.
-  """
-  if _is_union(hint):
-    for member in typing.get_args(hint):
-      try:
-        return check_value(value, member, name)
-      except UsageError:
-        continue
-  elif dataclasses.is_dataclass(hint) and isinstance(value, Mapping | ConfigDict):
-    return to_dataclass(hint, value, name)
-  elif typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-    kinds = typing.get_args(hint)
-    if kinds[-1:] == (Ellipsis,):
-      kinds = kinds[:1] * len(value)
-    if len(kinds) == len(value):
-      return tuple(check_value(v, kind, name) for v, kind in zip(value, kinds, strict=True))
-  elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-    return float(value)
-  elif hint is int and isinstance(value, bool):
-    pass  # a bool is an int to Python, but never what was meant
-  elif hint is Any or isinstance(value, typing.get_origin(hint) or hint):
-    return value
-  raise UsageError(f"{name}={value!r}: expected {_describe(hint)}")
-
-
-def to_dataclass(cls: type[T], section: Mapping[str, Any] | ConfigDict, where: str = "config") -> T:
-  """Builds the frozen dataclass `cls` from a config section.
-
-  Args:
-    cls: a dataclass; its annotations are checked.
-    section: field -> value; fields with defaults may be left out.
-    where: the section's name, for messages.
-
-  Raises:
-    UsageError: an unknown or missing field, or a value of the wrong type.
-  """
-  hints = typing.get_type_hints(cls)
-  fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
-  for key in section:
-    if key not in fields:
-      raise UsageError(
-        f"unknown field {where}.{key}{nearest(key, fields)}: {cls.__name__} has {', '.join(fields)}"
-      )
-  missing = dataclasses.MISSING
-  for key, field in fields.items():
-    if key not in section and field.default is missing and field.default_factory is missing:
-      raise UsageError(f"{where}.{key} is not set: give it in the config file or as a flag")
-  return cls(**{key: check_value(section[key], hints[key], f"{where}.{key}") for key in section})

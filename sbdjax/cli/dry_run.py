@@ -13,13 +13,17 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from sbdjax.cli.common import to_dataclass
 from sbdjax.cli.trajectories import CollectConfig
 from sbdjax.data import config as data_config
 from sbdjax.data.rows import build_row
 from sbdjax.errors import UsageError
+from sbdjax.lm import LM
+from sbdjax.losses.base import LossFn
 from sbdjax.losses.cross_entropy import CHUNK
+from sbdjax.settings import to_dataclass
+from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train.dry_run import Needs, needs
+from sbdjax.train.settings import Settings
 from sbdjax.train.topology import Target
 
 _ROWS = (
@@ -32,12 +36,12 @@ _ROWS = (
 )
 
 
-def batch_shapes(config: ConfigDict, settings: Any) -> dict[str, jax.ShapeDtypeStruct]:
+def batch_shapes(config: ConfigDict, settings: Settings) -> dict[str, jax.ShapeDtypeStruct]:
   """What the pipeline would give for these settings, by shape and dtype.
 
   Args:
     config: the training config; of trajectories, `collect` tells the shape.
-    settings: the same, parsed (`cli.train.Settings`).
+    settings: the same, parsed.
   """
   data, batch_size = settings.data, settings.train.batch_size
   if data.source == data_config.TRAJECTORIES:
@@ -62,9 +66,9 @@ def _trajectory_row(config: ConfigDict, data: data_config.DataConfig) -> dict[st
 
 def run(
   config: ConfigDict,
-  settings: Any,
-  lm: Any,
-  loss_fn: Any,
+  settings: Settings,
+  lm: LM | SigmaLM,
+  loss_fn: LossFn,
   where: Target,
   devices: Sequence[Any],
   *,
@@ -74,7 +78,7 @@ def run(
 
   Args:
     config: the training config, overrides applied.
-    settings: the same, parsed (`cli.train.Settings`).
+    settings: the same, parsed.
     lm: the model of the config.
     loss_fn: its loss.
     where, devices: from `train.topology.parse`, and what its `devices` gave.
@@ -107,7 +111,7 @@ def run(
   return 0 if found.fits else 1
 
 
-def _print(found: Needs, where: Target):
+def _print(found: Needs, where: Target) -> None:
   table = Table(title=f"{found.num_params / 1e6:,.2f}M parameters on {where.name}", box=None)
   table.add_column(f"of each of the {where.count} devices")
   table.add_column("memory", justify="right")

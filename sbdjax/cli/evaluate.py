@@ -22,16 +22,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from sbdjax.cli import flags, record
-from sbdjax.cli.common import Parser, split_overrides, to_dataclass
+from sbdjax import losses
+from sbdjax.cli import flags
+from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data.config import SPLITS, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.pipeline import make_eval
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, check_vocabulary, load_pretrained
-from sbdjax.losses import mdm, ntp, sbd, ssmd
+from sbdjax.settings import class_for, to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train import metrics
 from sbdjax.train.step import make_eval_step
@@ -40,13 +42,13 @@ from sbdjax.train.step import make_eval_step
 def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
   """The losses that can be computed for the model, by name."""
   if isinstance(model.lm, SigmaLM):
-    return {"ssmd": ssmd.make_loss(ssmd.SSMDLossConfig())}
+    return {"ssmd": losses.SSMDLoss()}
   if model.generation.attention == "full" and not model.generation.shifted:
-    return {"mdm": mdm.make_loss(mdm.MDMLossConfig())}
+    return {"mdm": losses.MDMLoss()}
   if model.lm.config.mask_id is None:
-    return {"ntp": ntp.make_loss(ntp.NTPLossConfig())}
-  fixed = sbd.SBDLossConfig(block_size_min=block_size, block_size_max=block_size)
-  return {"sbd": sbd.make_loss(fixed)}  # its metrics hold the next-token loss too
+    return {"ntp": losses.NTPLoss()}
+  fixed = losses.SBDLoss(block_size_min=block_size, block_size_max=block_size)
+  return {"sbd": fixed}  # its metrics hold the next-token loss too
 
 
 def evaluate(
@@ -79,7 +81,7 @@ def _parser() -> Parser:
   add = parser.add_argument
   add("--checkpoint", required=True, help="embedded name, checkpoint file or training workdir")
   add("--split", default="validation", choices=SPLITS)
-  add("--batch_size", type=int, default=16, help="rows a forward")
+  add("--batch_size", type=int, default=16, help="rows per forward")
   add("--max_batches", type=int, default=0, help="stop after so many; 0: the whole split")
   add("--truncate", action="store_true", help="use the first data.seq_len tokens of a document")
   add("--block_size", type=int, default=16, help="of the masked loss")
@@ -96,7 +98,9 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.block_size, 1, "--block_size")
   flags.at_least(args.seed, 0, "--seed")
   flags.at_least(args.max_batches, 0, "--max_batches")
-  fields = {"packing": "pad", "seq_len": 512} | flags.parse_fields(DataConfig, texts, "data")
+  fields = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
+    class_for(DataConfig, texts), texts, "data"
+  )
   model = load_pretrained(args.checkpoint, dtype=args.dtype)
   shape, tokenizer = model.lm.config, model.tokenizer
   if "tokenizer" in fields:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
-import typing
 from collections.abc import Mapping
 from typing import Any
 
 from sbdjax.decode import registry
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
-from sbdjax.settings import nearest, parse_value
+from sbdjax.settings import field_types, nearest, parse_value
 
 
 def parse_fields(cls: type, texts: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -21,14 +21,13 @@ def parse_fields(cls: type, texts: Mapping[str, str], where: str) -> dict[str, A
   Raises:
     UsageError: a field that `cls` does not have (the nearest is named), or a value of another type.
   """
-  hints = typing.get_type_hints(cls)
-  fields = [f.name for f in dataclasses.fields(cls)]
+  fields = field_types(cls)
   for name in texts:
     if name not in fields:
       raise UsageError(
         f"unknown field {where}.{name}{nearest(name, fields)}: choose from {', '.join(fields)}"
       )
-  return {name: parse_value(text, hints[name], f"{where}.{name}") for name, text in texts.items()}
+  return {name: parse_value(text, fields[name], f"{where}.{name}") for name, text in texts.items()}
 
 
 def parse_ints(text: str, flag: str) -> tuple[int, ...]:
@@ -58,7 +57,13 @@ def parse_token_lists(text: str, flag: str) -> list[list[int]]:
   if isinstance(lists, list) and all(isinstance(row, list) for row in lists):
     if all(type(token) is int for row in lists for token in row):
       return lists
-  raise UsageError(f"{flag}={text}: give one list of token ids a prompt, like [[1,2],[3]]")
+  raise UsageError(f"{flag}={text}: give one list of token ids per prompt, like [[1,2],[3]]")
+
+
+@functools.cache  # the points of a sweep repeat names
+def note(line: str) -> None:
+  """Tells a user once about a name of an earlier release."""
+  print(f"note: {line}", file=sys.stderr)
 
 
 def decoding_of(texts: Mapping[str, str]) -> Decoding:
@@ -67,13 +72,19 @@ def decoding_of(texts: Mapping[str, str]) -> Decoding:
   Raises:
     UsageError: an unknown field, one without effect on this method, or a value out of range.
   """
-  return from_flat(
-    texts, parse_value, "decoder", lambda line: print(f"note: {line}", file=sys.stderr)
-  )
+  return from_flat(texts, parse_value, "decoder", note)
+
+
+def modern_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+  """`--config.decoder.field=text` flags with names of earlier releases replaced."""
+  start = "decoder."
+  of_decoder = {n.removeprefix(start): t for n, t in overrides.items() if n.startswith(start)}
+  others = {n: t for n, t in overrides.items() if not n.startswith(start)}
+  values = registry.modern(of_decoder, "config.decoder", note)
+  return others | {start + name: text for name, text in values.items()}
 
 
 def decoder_schema(given: Mapping[str, Any]) -> type:
   """The flat names of all methods as a dataclass, for overrides of a config's section `decoder`."""
   types = registry.field_types(given) | {MAX_TOKENS: int}
-  old = {name: types[new] for name, new in registry.OLD_NAMES.items()}
-  return dataclasses.make_dataclass("Decoder", [(n, t, None) for n, t in (types | old).items()])
+  return dataclasses.make_dataclass("Decoder", [(n, t, None) for n, t in types.items()])

@@ -1,4 +1,4 @@
-"""The live terminal view: a sampler's own `step`, one forward a frame.
+"""The live terminal view: a sampler's own `step`, one forward per frame.
 
 The text above is what is finished; the grid below is the block being filled, one cell of fixed
 width per token, so that nothing moves when a mask turns into a token. Tokens revealed by the last

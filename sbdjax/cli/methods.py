@@ -1,6 +1,7 @@
 """Decoding methods: `methods` lists them with their settings, `methods NAME` explains one
 
-NAME is a method, a reveal rule, or any other part of a method, or module:Name for one of your own.
+NAME is a method, a reveal rule or any other part of a method, or module:Name for one of your own.
+Shown are its docstring, its settings, where its source is, and the parts it can be given.
 """
 
 from __future__ import annotations
@@ -9,31 +10,29 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from sbdjax.cli.common import Parser
 from sbdjax.decode import registry
-from sbdjax.decode.method import Method, Part
+from sbdjax.decode.decoding import MAX_TOKENS, Decoding
+from sbdjax.decode.method import Method
 from sbdjax.errors import UsageError
-from sbdjax.settings import nearest
+from sbdjax.settings import import_object, nearest
 
-_WIDTH = 96
-
-
-def settings(obj: Method | Part) -> str:
-  """`block_size=16 rule=eb_entropy gamma=0.1`: flat names with their values."""
-  hidden = (registry.METHOD,)
-  values = registry.flat(obj) if isinstance(obj, Method) else registry.flat_part(obj)
-  return " ".join(f"{name}={value}" for name, value in values.items() if name not in hidden)
+_WIDTH = 80
 
 
-def first_line(cls: type) -> str:
-  """The summary of a class."""
-  return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+def settings(cls: type) -> str:
+  """`block_size=16 rule=eb_entropy gamma=0.1`: flat names with their defaults, `...` where none."""
+  fields = [(f.name, registry.default_of(f)) for f in dataclasses.fields(cls)]
+  values: dict[str, Any] = {name: "..." for name, value in fields if value is dataclasses.MISSING}
+  values = values or registry.flat_part(cls(), idle=True)
+  return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _entries(kind: str) -> Iterator[str]:
   for name, cls in registry.REGISTRY[kind].items():
-    shown = f"{name:<22}{settings(cls())}".rstrip()
+    shown = f"{name:<22}{settings(cls)}".rstrip()
     yield textwrap.fill(shown, _WIDTH, initial_indent="  ", subsequent_indent=" " * 24)
 
 
@@ -42,15 +41,17 @@ def overview() -> str:
   lines = ["methods (--decoder.name=) and their settings (--decoder.SETTING=):"]
   lines += _entries(registry.METHOD)
   for kind in registry.REGISTRY:
-    if kind in registry.IMPLIED or kind == registry.METHOD:
-      continue
-    lines += ["", f"--decoder.{kind}= and what it adds:", *_entries(kind)]
-  lines += [
-    "",
-    "--decoder.temperature=T above 0 draws tokens, and adds top_k=0 top_p=1.0.",
-    "--decoder.max_tokens=200 limits every method.",
-  ]
+    if kind != registry.METHOD:
+      lines += ["", f"{_flag(kind)} and what it adds:", *_entries(kind)]
+  lines += ["", f"--decoder.{MAX_TOKENS}={Decoding.max_tokens} limits every method."]
   return "\n".join(lines)
+
+
+def _flag(kind: str) -> str:
+  """How a part of this kind is chosen."""
+  if kind in registry.IMPLIED:
+    return f"{kind}, chosen by --decoder.{registry.IMPLIED[kind].by}=,"
+  return f"--decoder.{kind}="
 
 
 def explain(name: str) -> str:
@@ -59,9 +60,10 @@ def explain(name: str) -> str:
   Raises:
     UsageError: there is none of that name.
   """
-  found = [
-    (kind, names[name]) for kind, names in registry.REGISTRY.items() if name in names
-  ] or _outside(name)
+  if ":" in name:
+    found = [_outside(name)]
+  else:
+    found = [(kind, names[name]) for kind, names in registry.REGISTRY.items() if name in names]
   if not found:
     known = [n for names in registry.REGISTRY.values() for n in names]
     raise UsageError(
@@ -70,28 +72,28 @@ def explain(name: str) -> str:
   return "\n\n".join(_page(kind, name, cls) for kind, cls in found)
 
 
-def _outside(name: str) -> list[tuple[str, type]]:
-  if ":" not in name:
-    return []
-  for kind in registry.REGISTRY:
-    try:
-      return [(kind, registry.find(kind, name))]
-    except UsageError as e:
-      error = e
-  raise error
+def _outside(name: str) -> tuple[str, type]:
+  """Kind and class of `module:Name`."""
+  cls = import_object(name, "methods")
+  kind = getattr(cls, "kind", "") or registry.METHOD
+  return kind, registry.find(kind if kind in registry.REGISTRY else registry.METHOD, name)
 
 
 def _page(kind: str, name: str, cls: type) -> str:
-  flag = f"--decoder.{kind}={name}"
-  lines = [flag, "", inspect.getdoc(cls) or "", ""]
-  lines += [f"settings: {settings(cls()) or 'none'}", f"source:   {cls.__module__}"]
+  lines = [f"--decoder.{kind}={name}", "", inspect.getdoc(cls) or "", ""]
+  lines += [f"settings: {settings(cls) or 'none'}", f"source:   {_place(cls)}"]
   module = inspect.getdoc(inspect.getmodule(cls))
   if issubclass(cls, Method) and module:
     lines += ["", module]
-  parts = [f.name for f in dataclasses.fields(cls) if f.name in registry.REGISTRY]
-  for part in parts:
-    lines += ["", f"--decoder.{part}=", *_entries(part)]
+  for part in (f.name for f in dataclasses.fields(cls)):
+    if part in registry.REGISTRY:
+      lines += ["", f"{_flag(part)} and what it adds:", *_entries(part)]
   return "\n".join(lines)
+
+
+def _place(cls: type) -> str:
+  """`FILE:LINE` of the class."""
+  return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
 
 
 def main(argv: list[str]) -> int:

@@ -15,7 +15,7 @@ import jax
 from rich.console import Console
 
 from sbdjax import prompts as prompting
-from sbdjax.cli import generate, sweep, train
+from sbdjax.cli import generate, sweep
 from sbdjax.cli.common import Parser, load_config
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.sbd import SBD
@@ -24,6 +24,8 @@ from sbdjax.decode.rules import EBEntropy
 from sbdjax.evals import record
 from sbdjax.evals.sweep import Point, make_point
 from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.train.build import train
+from sbdjax.train.settings import schema
 
 _BASE, _SHIPPED = "stories260K", "stories260K-sbd"
 _PROMPT = "Once upon a time"
@@ -100,8 +102,8 @@ def run(size: Size, workdir: pathlib.Path, console: Console):
   tell(Model(_BASE, _BASE), Decoding(AR(), size.max_tokens), console, size.seconds_per_frame)
 
   part(2, "fine-tuning it to Set Block Decoding (SBD)")
-  config = load_config(f"preset:stories_sbd_quickstart:{size.variant}", {}, train.schema)
-  state = train.train_from_config(config, trained.checkpoint)
+  config = load_config(f"preset:stories_sbd_quickstart:{size.variant}", {}, schema)
+  state = train(config, trained.checkpoint)
   if int(state.step) < config.train.steps:
     return  # stopped by a signal; the trainer has said so
 

@@ -18,10 +18,11 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from sbdjax.cli import trajectories
-from sbdjax.cli.common import nearest, open_config, to_dataclass
+from sbdjax.cli.common import open_config
 from sbdjax.cli.trajectories import CollectConfig
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest, to_dataclass
 
 
 class Round(NamedTuple):
@@ -94,7 +95,7 @@ def plan(
   return rounds
 
 
-def _set(config: ConfigDict, name: str, value: Any):
+def _set(config: ConfigDict, name: str, value: Any) -> None:
   *parents, field = name.split(".")
   section = config
   for parent in parents:

@@ -24,7 +24,7 @@ from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, open_config, spl
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.evals import plot, surface
-from sbdjax.evals.sweep import POINTS, Point, SweepConfig, make_point, run_sweep
+from sbdjax.evals.sweep import POINTS, Point, SweepConfig, check_used, make_point, run_sweep
 
 PICTURE, SURFACE = "sweep.png", "surface.png"
 
@@ -169,8 +169,10 @@ def main(argv: list[str]) -> int:
   parser.add_argument("--config", required=True, help=CONFIG_HELP)
   parser.add_argument("--workdir", required=True, help="folder for points.jsonl and sweep.png")
   args = parser.parse_args(rest)
-  config = load_config(args.config, overrides, schema)
-  points = [make_point(config, entry) for entry in read_grid(args.config)]
+  overrides = flags.modern_overrides(overrides)
+  config, grid = load_config(args.config, overrides, schema), read_grid(args.config)
+  points = [make_point(config, entry, flags.note) for entry in grid]
+  check_used(config, grid, [n.removeprefix("decoder.") for n in overrides if "decoder." in n])
   names = read_surface(args.config)
   console = Console()
   workdir = pathlib.Path(args.workdir).expanduser()

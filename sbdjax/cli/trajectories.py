@@ -20,18 +20,19 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from sbdjax.cli import record
-from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides, to_dataclass
+from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.files import read_jsonl
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.trajectories import Example
-from sbdjax.decode import trajectories as decoding
 from sbdjax.decode.generate import check_context, pad_prompts
+from sbdjax.decode.jacobi import trajectories as decoding
 from sbdjax.errors import DataError, UsageError
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM
+from sbdjax.settings import to_dataclass
 
 DRAFTS = {
   "text": lambda lm: decoding.from_text,
@@ -148,7 +149,7 @@ def read_prompts(config: CollectConfig, data: DataConfig, model: Pretrained) -> 
 
 
 def cut(found: decoding.Collected, prompts: list[list[int]], eos_ids: tuple[int, ...]):
-  """Yields each row as an Example: nothing behind EOS, each block's points up to the first right one.
+  """Yields each row as an Example: nothing after EOS, each block's points up to the first right one.
 
   Also yields the forwards the row took, which are what trajectories cost.
   """
@@ -263,14 +264,14 @@ def collect(
 def describe(
   number: int, shards: int, found: list[tuple[Example, int]], seconds: float, size: int
 ) -> str:
-  """One line on a shard: sizes, rates, and the tokens a forward the model decoded at."""
+  """One line on a shard: sizes, rates, and the tokens per forward the model decoded at."""
   tokens = sum(len(e.tokens) - e.prompt_len for e, _ in found)
   points = sum(len(way) for e, _ in found for way in e.trajectories)
   blocks = sum(len(e.trajectories) for e, _ in found)
   forwards = sum(n for _, n in found)
   return (
     f"shard {number + 1}/{shards}: {len(found):,} texts, {tokens:,} tokens, {points / blocks:.1f} "
-    f"points a block, {tokens / forwards:.2f} tokens a forward, {tokens / seconds:,.0f} tokens/s, "
+    f"points per block, {tokens / forwards:.2f} tokens per forward, {tokens / seconds:,.0f} tokens/s, "
     f"{size / 1e6:.1f} MB"
   )
 

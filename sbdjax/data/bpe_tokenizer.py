@@ -31,6 +31,8 @@ class LibraryTokenizer:
     chat_template: how its checkpoint writes conversations, or None.
   """
 
+  origin: str | None = None
+
   def __init__(
     self,
     library: tokenizers.Tokenizer,
@@ -193,8 +195,8 @@ def with_special(
 ) -> LibraryTokenizer:
   """`library` with the bos, eos and mask tokens of the first of `settings` that names them, else
   with common names that the vocabulary holds, else without."""
-  special = [_find_special(library, settings, name) for name in ("bos", "eos", "mask")]
-  return LibraryTokenizer(library, *special, chat_template)
+  bos, eos, mask = (_find_special(library, settings, name) for name in ("bos", "eos", "mask"))
+  return LibraryTokenizer(library, bos, eos, mask, chat_template)
 
 
 def tokenizer_config(folder: pathlib.Path) -> dict:

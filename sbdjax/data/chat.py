@@ -132,7 +132,8 @@ def load(folder: pathlib.Path, settings: Mapping[str, Any]) -> ChatTemplate | No
     named = {x["name"]: x["template"] for x in found} if isinstance(found, list) else None
   except (OSError, ValueError, KeyError, TypeError) as e:
     raise DataError(f"cannot read the chat template in {folder}: {e}") from e
-  special = {k: _text(v) for k, v in settings.items() if k.endswith("_token") and _text(v)}
+  texts = {k: _text(v) for k, v in settings.items() if k.endswith("_token")}
+  special = {k: text for k, text in texts.items() if text}
   return ChatTemplate(named or {DEFAULT: found}, special, str(folder))
 
 

@@ -1,11 +1,13 @@
 """Settings of the input pipeline."""
 
+from __future__ import annotations
+
 import dataclasses
-import difflib
 from collections.abc import Iterable
 
 from sbdjax.data.noise import NoiseConfig
 from sbdjax.errors import UsageError
+from sbdjax.settings import Section, nearest
 
 SPLITS = ("train", "validation", "test")
 TRAJECTORIES = "trajectories"
@@ -24,7 +26,8 @@ class DataConfig:
     source: "stories" (embedded TinyStories), "text8", "text" (plain text documents), "jsonl",
       "fasta" (protein sequences), "tokens" (already tokenized: .npz of `token_file.write_tokens`,
       .npy), "packed" (a folder of `python -m sbdjax.data.tfds_openwebtext`), "trajectories" (a
-      folder of `python -m sbdjax trajectories`), or "tfds:NAME".
+      folder of `python -m sbdjax trajectories`), "tfds:NAME", or a source of one's own: a name it
+      was registered by, or "module:Name"; see `data.sources.Source`.
     path: the file to read (`asset:NAME` is an embedded one; .xz and .gz are opened); for "tfds:"
       the data_dir. Empty: what is embedded, or for text8 the cache, its official address, or the
       embedded slice, in this order.
@@ -67,12 +70,9 @@ class DataConfig:
   num_workers: int = 0
   noise: NoiseConfig = NoiseConfig()
 
-  def __post_init__(self):
-    if not self.source.startswith(TFDS_PREFIX):
-      check_choice("data.source", self.source, SOURCES, f" or {TFDS_PREFIX}NAME")
+  def __post_init__(self) -> None:
+    self.check_source()
     check_choice("data.packing", self.packing, PACKINGS)
-    if self.source in FILE_SOURCES and not self.path:
-      raise UsageError(f"data.source={self.source!r} reads a file: set data.path")
     if self.seq_len < 2:
       raise UsageError(f"data.seq_len={self.seq_len}: a row needs at least 2 tokens")
     if self.num_workers < 0:
@@ -83,12 +83,31 @@ class DataConfig:
     if sizes and (len(sizes) != 3 or min(sizes) < 0 or sizes[0] == 0):
       raise UsageError(f"data.split_sizes={sizes}: give three sizes (train, validation, test)")
 
+  def check_source(self) -> None:
+    """Raises UsageError for a source this class does not read."""
+    if not self.source.startswith(TFDS_PREFIX):
+      check_choice("data.source", self.source, SOURCES, f" or {TFDS_PREFIX}NAME")
+    if self.source in FILE_SOURCES and not self.path:
+      raise UsageError(f"data.source={self.source!r} reads a file: set data.path")
 
-def check_choice(field: str, value: str, choices: Iterable[str], more: str = ""):
+  @classmethod
+  def class_for(cls, section: Section) -> type[DataConfig]:
+    """The class whose fields a section has: that of its source, where it is one's own.
+
+    Raises:
+      UsageError: an unknown source.
+    """
+    from sbdjax.data import sources  # which is made of this module
+
+    name = section["source"] if "source" in section else None
+    return sources.get(name) if isinstance(name, str) else cls
+
+
+def check_choice(field: str, value: str, choices: Iterable[str], more: str = "") -> None:
   """Raises UsageError naming the nearest choice unless `value` is one of them."""
   choices = tuple(choices)
   if value in choices:
     return
-  near = difflib.get_close_matches(value, choices, n=1)
-  hint = f"; did you mean {near[0]!r}?" if near else ""
-  raise UsageError(f"unknown {field}={value!r}: choose {', '.join(choices)}{more}{hint}")
+  raise UsageError(
+    f"unknown {field}={value!r}{nearest(value, choices)}: choose {', '.join(choices)}{more}"
+  )

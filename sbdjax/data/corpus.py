@@ -20,8 +20,8 @@ class Document(NamedTuple):
   Tokens of `prompt` come first and are no targets of the loss.
   """
 
-  body: str | Sequence[int]
-  prompt: str | Sequence[int] = ""
+  body: str | Sequence[int] | np.ndarray
+  prompt: str | Sequence[int] | np.ndarray = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Corpus:
     """A checksum of the lengths and of both ends of the tokens: tells two corpora apart cheaply."""
     parts = self.lengths, self.tokens[:_PROBE], self.tokens[-_PROBE:]
     return functools.reduce(
-      lambda crc, part: zlib.crc32(np.ascontiguousarray(part, np.int64), crc), parts, 0
+      lambda crc, part: zlib.crc32(np.ascontiguousarray(part, np.int64).data, crc), parts, 0
     )
 
   def take(self, first: int, last: int) -> "Corpus":
@@ -70,20 +70,21 @@ class Corpus:
     return Corpus(self.tokens[begin:end], lengths, prompts, self.origin)
 
 
-def smallest_dtype(vocab_size: int) -> type:
+def smallest_dtype(vocab_size: int) -> type[np.integer]:
   """uint8, uint16 or int32, whichever just holds ids below `vocab_size`."""
   return np.uint8 if vocab_size <= 1 << 8 else np.uint16 if vocab_size <= 1 << 16 else np.int32
 
 
 def _encode_all(
-  texts: Sequence[str | Sequence[int]], encode_batch: Callable[[list[str]], list[np.ndarray]]
+  texts: Sequence[str | Sequence[int] | np.ndarray],
+  encode_batch: Callable[[list[str]], list[np.ndarray]],
 ) -> list[np.ndarray]:
   """Encodes those that are strings, all in one call; arrays the others."""
   encoded = iter(encode_batch([text for text in texts if isinstance(text, str)]))
   return [next(encoded) if isinstance(text, str) else as_ids(text) for text in texts]
 
 
-def as_ids(tokens: Sequence[int]) -> np.ndarray:
+def as_ids(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
   """A flat integer array; raises DataError for anything else."""
   ids = np.asarray(tokens) if len(tokens) else np.zeros(0, np.int64)
   if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -136,7 +137,9 @@ def tokenize(
       bodies[i] = body
 
   dtype = smallest_dtype(tokenizer.vocab_size)
-  parts, lengths, given = [], [], []
+  parts: list[np.ndarray] = []
+  lengths: list[int] = []
+  given: list[int] = []
   for document, prompt, body in zip(documents, prompts, bodies, strict=True):
     check_ids(prompt, tokenizer.vocab_size, origin)
     check_ids(body, tokenizer.vocab_size, origin)

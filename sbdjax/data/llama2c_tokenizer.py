@@ -46,6 +46,7 @@ class Llama2cTokenizer:
   pieces: tuple[bytes, ...]
   scores: tuple[float, ...]
   mask_id: int | None = None
+  origin: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
   bos_id = 1
   eos_id = 2
 
@@ -130,7 +131,7 @@ class Llama2cTokenizer:
     """Merges best score first, leftmost among equals; a heap entry is void once its pair is gone."""
     end = len(symbols)
     before, after = list(range(-1, end - 1)), list(range(1, end + 1))
-    heap = []
+    heap: list[tuple[float, int, int, tuple[int, int]]] = []
 
     def offer(left: int):
       if left >= 0 and after[left] < end:
@@ -165,7 +166,9 @@ def _text_of_piece(piece: bytes) -> bytes:
 
 def _parse(data: bytes) -> tuple[tuple[bytes, ...], tuple[float, ...]]:
   (longest,) = struct.unpack_from("<i", data)
-  pieces, scores, at = [], [], 4
+  pieces: list[bytes] = []
+  scores: list[float] = []
+  at = 4
   while at < len(data):
     score, length = struct.unpack_from("<fi", data, at)
     at += 8

@@ -15,6 +15,7 @@ class NumberTokenizer:
 
   vocab_size: int
   mask_id: int | None = None
+  origin: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
   bos_id = None
   eos_id = None
 

@@ -79,7 +79,7 @@ class _Numbered:
     self._rows = rows
 
   def __call__(self, index: int, row: int) -> Batch:
-    return self._rows(index, row) | dict(example_id=np.int32(index % _INT32))
+    return self._rows(index, row) | dict(example_id=np.array(index % _INT32, np.int32))
 
 
 class TrainBatches(grain.DatasetIterator):

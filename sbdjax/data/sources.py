@@ -1,12 +1,20 @@
-"""From a `DataConfig` to the tokenized documents of one split."""
+"""From a `DataConfig` to the tokenized documents of one split.
+
+A source of one's own is a frozen dataclass derived from `Source`. Its fields are those of a
+`DataConfig` and what it adds, and all of them are settings: `--config.data.source=my_lab.data:MySource
+--config.data.count=100`. `register` gives it a name of its own.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 import logging
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from sbdjax.data import assets, text8
-from sbdjax.data.config import SPLITS, TFDS_PREFIX, TRAJECTORIES, DataConfig, check_choice
+from sbdjax.data.config import SOURCES, SPLITS, TFDS_PREFIX, TRAJECTORIES, DataConfig, check_choice
 from sbdjax.data.corpus import Corpus, Document, check_ids, tokenize
 from sbdjax.data.fasta import read_fasta
 from sbdjax.data.files import read_documents, read_jsonl
@@ -14,6 +22,9 @@ from sbdjax.data.splits import split_range
 from sbdjax.data.token_file import read_tokens
 from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.errors import DataError, UsageError
+from sbdjax.settings import import_object
+
+Loader = Callable[[DataConfig, str, Tokenizer], Corpus]
 
 _log = logging.getLogger(__name__)
 _STORIES = ("asset:stories_train.txt.xz", "asset:stories_valid.txt.xz")
@@ -57,7 +68,7 @@ def _tokenize(
 
 def _load_files(
   read: Callable[[pathlib.Path, DataConfig], list[Document]],
-) -> Callable[[DataConfig, str, Tokenizer], Corpus]:
+) -> Loader:
   """A source whose documents `read` finds in a file."""
 
   def load(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
@@ -129,7 +140,7 @@ def _load_trajectories(config: DataConfig, split: str, tokenizer: Tokenizer) -> 
   return _tokenize(documents, config, tokenizer, store.origin)
 
 
-_LOADERS: dict[str, Callable[[DataConfig, str, Tokenizer], Corpus]] = {
+_LOADERS: dict[str, Loader] = {
   "stories": _load_stories,
   "text8": _load_text8,
   "text": _load_text,
@@ -140,6 +151,112 @@ _LOADERS: dict[str, Callable[[DataConfig, str, Tokenizer], Corpus]] = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Source(DataConfig):
+  """Base of sources of one's own: settings that know how to read what they name.
+
+  Attributes:
+    source: filled in: the name the class was registered by, else "module:Name".
+
+  Example:
+    @dataclasses.dataclass(frozen=True)
+    class Counting(Source):
+      count: int = 100
+
+      def load(self, split: str, tokenizer: Tokenizer) -> Corpus:
+        texts = [Document(" ".join(map(str, range(i)))) for i in range(1, self.count)]
+        return self.tokenize(texts, tokenizer, origin=f"counting, {split}")
+  """
+
+  source: str = ""
+
+  def check_source(self) -> None:
+    """Fills in the name of this class, which records and messages need."""
+    if not self.source:
+      object.__setattr__(self, "source", _name_of(type(self)))
+
+  def load(self, split: str, tokenizer: Tokenizer) -> Corpus:
+    """The documents of one split.
+
+    Args:
+      split: one of `data.config.SPLITS`.
+      tokenizer: of the setting `tokenizer`.
+
+    Raises:
+      DataError: there are none, or they cannot be read.
+    """
+    raise NotImplementedError
+
+  def tokenize(self, documents: list[Document], tokenizer: Tokenizer, origin: str) -> Corpus:
+    """Documents as a corpus, with bos and eos as the settings say.
+
+    Args:
+      origin: where the documents come from, for people.
+    """
+    return _tokenize(documents, self, tokenizer, origin)
+
+
+_OWN: dict[str, type[Source]] = {}
+
+
+def register(name: str, source: type[Source]) -> type[Source]:
+  """Gives a source a name for configs, flags and records.
+
+  Args:
+    name: what `config.data.source` calls it; without ":".
+    source: a frozen dataclass derived from `Source`. Registered again under its name (a notebook's
+      cell run twice), the later one counts.
+
+  Returns:
+    `source`.
+
+  Raises:
+    UsageError: a name that another source has, or something that is no source.
+  """
+  if not name or ":" in name:
+    raise UsageError(f"a source cannot be registered as {name!r}: choose a name without ':'")
+  _check_class(source, f"register({name!r}, ...)")
+  known = _OWN.get(name, source)
+  same = (known.__module__, known.__qualname__) == (source.__module__, source.__qualname__)
+  if name in SOURCES or not same:
+    raise UsageError(f"the name {name!r} is taken by another source: choose another")
+  _OWN[name] = source
+  return source
+
+
+def get(name: str, where: str = "data.source") -> type[DataConfig]:
+  """The class of a source's settings: `DataConfig` for those of the package.
+
+  Args:
+    name: one of `data.config.SOURCES`, "tfds:NAME", a registered name, or "module:Name".
+    where: what to call the setting in messages.
+
+  Raises:
+    UsageError: an unknown name (the nearest is named), a module that cannot be imported or lacks
+      the name, or something that is no source.
+  """
+  if name in _OWN:
+    return _OWN[name]
+  if ":" in name and not name.startswith(TFDS_PREFIX):
+    return _check_class(import_object(name, where), f"{where}={name!r}")
+  if not name.startswith(TFDS_PREFIX):
+    check_choice(where, name, (*SOURCES, *_OWN), f", {TFDS_PREFIX}NAME or module:Name")
+  return DataConfig
+
+
+def _check_class(source: Any, where: str) -> type[Source]:
+  if isinstance(source, type) and issubclass(source, Source) and source is not Source:
+    return source
+  raise UsageError(
+    f"{where} is no source: give a dataclass derived from sbdjax.data.sources.Source"
+  )
+
+
+def _name_of(cls: type[Source]) -> str:
+  names = [name for name, known in _OWN.items() if known is cls]
+  return names[0] if names else f"{cls.__module__}:{cls.__qualname__}"
+
+
 def load_corpus(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
   """Reads, splits and tokenizes; logs where the text comes from (also in `Corpus.origin`).
 
@@ -148,6 +265,9 @@ def load_corpus(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
     DataError: unreadable, damaged or empty data, or text that the tokenizer cannot express.
   """
   check_choice("split", split, SPLITS)
-  corpus = _LOADERS.get(config.source, _load_tfds)(config, split, tokenizer)
+  if isinstance(config, Source):
+    corpus = config.load(split, tokenizer)
+  else:
+    corpus = _LOADERS.get(config.source, _load_tfds)(config, split, tokenizer)
   _log.info("%s data: %s (%d tokens)", split, corpus.origin, len(corpus.tokens))
   return corpus

@@ -19,6 +19,7 @@ class Text8Tokenizer:
   """One token a character, 27 characters, no bos and no eos. See `tokenizers.Tokenizer`."""
 
   mask_id: int | None = None
+  origin: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
   vocab_size = len(ALPHABET)
   bos_id = None
   eos_id = None

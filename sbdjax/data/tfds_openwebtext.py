@@ -38,18 +38,21 @@ def read_file(path: pathlib.Path, separator: str) -> Iterator[str]:
     DataError: it cannot be read or holds no text.
   """
   if ".jsonl" in path.suffixes:
-    yield from (document.body for document in read_jsonl(path) if isinstance(document.body, str))
+    bodies = (document.body for document in read_jsonl(path))
+    yield from (body for body in bodies if isinstance(body, str))
     return
   try:
     archive = tarfile.open(path)  # noqa: SIM115 (a file that is no archive is not an error)
   except (tarfile.ReadError, OSError):
-    yield from (document.body for document in read_documents(path, separator))
+    yield from (str(document.body) for document in read_documents(path, separator))
     return
   with archive:
     try:
       for member in archive:
-        if member.isfile() and member.name.endswith(".txt"):
-          yield archive.extractfile(member).read().decode("utf-8").strip()
+        is_text = member.isfile() and member.name.endswith(".txt")
+        text = archive.extractfile(member) if is_text else None
+        if text is not None:
+          yield text.read().decode("utf-8").strip()
     except (tarfile.TarError, OSError, EOFError, UnicodeDecodeError) as error:
       raise DataError(f"cannot read {path}: {error}") from error
 

@@ -41,7 +41,7 @@ def write_tokens(
     raise DataError(f"not writing {path}: there are no documents, or one is empty")
   tokens = np.concatenate(arrays)
   check_ids(tokens, int(meta.get("vocab_size", np.iinfo(np.int32).max)), str(path))
-  columns = dict(
+  columns: dict[str, Any] = dict(
     tokens=tokens.astype(smallest_dtype(int(tokens.max()) + 1)),
     lengths=np.array([len(a) for a in arrays], np.int32),
     meta=np.array(json.dumps(dict(meta), sort_keys=True)),
@@ -61,10 +61,11 @@ def read_tokens(path: str | os.PathLike) -> tuple[Corpus, dict[str, Any]]:
     DataError: the file cannot be read or does not hold what it should.
   """
   path = pathlib.Path(path)
+  meta: dict[str, Any] = {}
   try:
     loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
-      tokens, lengths, prompts, meta = loaded, np.array([loaded.size], np.int64), None, {}
+      tokens, lengths, prompts = loaded, np.array([loaded.size], np.int64), None
     else:
       with loaded as columns:
         tokens, lengths = columns["tokens"], columns["lengths"].astype(np.int64)

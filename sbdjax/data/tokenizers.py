@@ -40,12 +40,20 @@ class Tokenizer(Protocol):
     bos_id, eos_id: begin- and end-of-text tokens, or None.
     mask_id: the mask token, usually one row appended after the vocabulary (id = vocab_size), or
       None. The caller may assign it; `decode` leaves it out or shows it.
+    origin: what `load_tokenizer` was given, or None.
   """
 
-  vocab_size: int
-  bos_id: int | None
-  eos_id: int | None
   mask_id: int | None
+  origin: str | None
+
+  @property
+  def vocab_size(self) -> int: ...
+
+  @property
+  def bos_id(self) -> int | None: ...
+
+  @property
+  def eos_id(self) -> int | None: ...
 
   def encode(
     self, text: str, bos: bool = False, eos: bool = False, continues: bool = False
@@ -145,6 +153,7 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     DataError: a tokenizer file that cannot be read.
   """
   path = pathlib.Path(name)
+  tokenizer: Tokenizer
   if name in BUILTIN:
     tokenizer = BUILTIN[name]()
   elif path.is_dir():

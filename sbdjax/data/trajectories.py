@@ -216,7 +216,7 @@ class Store(Sequence):
   def __len__(self) -> int:
     return len(self._records)
 
-  def __getitem__(self, index: int) -> Example:
+  def __getitem__(self, index: int) -> Example:  # type: ignore[override]  # no slices
     return decode(self._records[range(len(self))[index]], self.settings["block_size"])
 
   def __reduce__(self):  # open files do not travel to the workers
@@ -292,4 +292,4 @@ class TrajectoryRows:
         points, start = points[chosen : chosen + 1], start + chosen * k
       for block, point in zip(noisy, points, strict=False):
         block[: len(point)] = point
-    return columns | dict(noisy=noisy, start=np.int32(start))
+    return columns | dict(noisy=noisy, start=np.array(start, np.int32))

@@ -28,8 +28,9 @@ from sbdjax.decode.any_order.ssmd import SSMD
 from sbdjax.decode.any_order.windows import Constant, Cosine, FullWindow, Linear
 from sbdjax.decode.base import Generation, Limits, Sampler, decode
 from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused
 from sbdjax.decode.causal.sbd import SBD
-from sbdjax.decode.causal.verified_sbd import Alternating, FanOut, Fused, VerifiedSBD
+from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.diffusion.blocks import Blocks
 from sbdjax.decode.diffusion.freedave import FreeDave
 from sbdjax.decode.diffusion.network import (

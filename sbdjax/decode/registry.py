@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from sbdjax.decode import rules, tokens, verify
 from sbdjax.decode.any_order import mdm, ssmd, windows
-from sbdjax.decode.causal import ar, sbd, verified_sbd
+from sbdjax.decode.causal import ar, drafting, sbd, verified_sbd
 from sbdjax.decode.diffusion import freedave, network, schedule, static
 from sbdjax.decode.jacobi import drafts, jacobi, recycling
-from sbdjax.decode import rules, tokens, verify
 from sbdjax.decode.method import Method, Part
 from sbdjax.errors import UsageError
-from sbdjax.settings import check_value, nearest
+from sbdjax.settings import check_value, import_object, nearest
 
 METHOD = "name"  # the flat name of the method itself
 
@@ -84,9 +83,9 @@ REGISTRY: dict[str, dict[str, type]] = {
   "token": {"greedy": tokens.Greedy, "categorical": tokens.Categorical},
   "verify": {"exact_match": verify.ExactMatch, "resample": verify.Resample},
   "drafting": {
-    "alternating": verified_sbd.Alternating,
-    "fused": verified_sbd.Fused,
-    "fan_out": verified_sbd.FanOut,
+    "alternating": drafting.Alternating,
+    "fused": drafting.Fused,
+    "fan_out": drafting.FanOut,
   },
   "cache": {
     "auto": network.AutoCache,
@@ -161,19 +160,13 @@ def find(kind: str, name: str, where: str = "") -> type:
   known = REGISTRY[kind]
   if isinstance(name, str) and name in known:
     return known[name]
-  shown = f"{where or kind}={name!r}"
+  where = where or kind
   if not isinstance(name, str) or ":" not in name:
     raise UsageError(
-      f"{shown}{nearest(str(name), known)}: choose one of {_list(known)}, or module:Name"
+      f"{where}={name!r}{nearest(str(name), known)}: choose one of {_list(known)}, or module:Name"
     )
-  module, _, attribute = name.partition(":")
-  try:
-    cls = getattr(importlib.import_module(module), attribute)
-  except ImportError as e:
-    raise UsageError(f"{shown}: cannot import {module}: {e}") from e
-  except AttributeError:
-    raise UsageError(f"{shown}: module {module} has no {attribute}") from None
-  _check_class(kind, cls, shown)
+  cls = import_object(name, where)
+  _check_class(kind, cls, f"{where}={name!r}")
   return cls
 
 
@@ -225,14 +218,14 @@ def modern(
   where: str = "decoder",
   note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-  """Flat names with those of earlier releases replaced."""
+  """Flat names with those of earlier releases replaced; where both are given, today's counts."""
   values = {}
   for name, value in given.items():
-    if name in OLD_NAMES:
-      note(
-        f"{where}.{name} is now {where}.{OLD_NAMES[name]}; the old name goes with the next release"
-      )
-    values[OLD_NAMES.get(name, name)] = value
+    new = OLD_NAMES.get(name, name)
+    if new != name:
+      note(f"{where}.{name} is now {where}.{new}; the old name goes with the next release")
+    if new == name or new not in given:
+      values[new] = value
   return values
 
 
@@ -269,11 +262,16 @@ def field_types(given: Mapping[str, Any] = {}) -> dict[str, Any]:  # noqa: B006
   return found
 
 
-def flat_part(obj: Method | Part) -> dict[str, Any]:
-  """The flat names that a part adds to a method, with their values."""
+def flat_part(obj: Method | Part, idle: bool = False) -> dict[str, Any]:
+  """The flat names that a part adds to a method, with their values.
+
+  Args:
+    obj: a part; a method gives all its names but its own.
+    idle: those without effect, too.
+  """
   values: dict[str, Any] = {}
   for field, value in _fields(obj):
-    if field in obj.idle():
+    if field in obj.idle() and not idle:
       continue
     if not isinstance(value, Part):
       values[field] = value
@@ -283,7 +281,7 @@ def flat_part(obj: Method | Part) -> dict[str, Any]:
       values |= implied.shown.get(name, {})
     elif value.kind:
       values[field] = name
-    values |= flat_part(value)
+    values |= flat_part(value, idle)
   return values
 
 
@@ -303,7 +301,7 @@ class _Maker:
     """An object of `cls`: flat names where they are given, else the fields of `default`."""
     hints, kwargs = type_hints(cls), {}
     for field in dataclasses.fields(cls):
-      old = getattr(default, field.name) if type(default) is cls else _default(field)
+      old = getattr(default, field.name) if type(default) is cls else default_of(field)
       if isinstance(old, Part):
         kwargs[field.name] = self.make(self.class_of(field.name, old), old)
       elif field.name in self.values:
@@ -336,7 +334,8 @@ class _Maker:
     return type(old)
 
 
-def _default(field: dataclasses.Field) -> Any:
+def default_of(field: dataclasses.Field) -> Any:
+  """The value of a field that is left out; `dataclasses.MISSING` where it must be given."""
   if field.default_factory is not dataclasses.MISSING:
     return field.default_factory()
   return field.default
@@ -351,7 +350,7 @@ def type_hints(cls: type) -> dict[str, Any]:
 def _own_types(cls: type) -> Iterator[tuple[str, Any]]:
   """Flat names of a class with their types; a part of a kind counts as its name."""
   for field in dataclasses.fields(cls):
-    default = _default(field)
+    default = default_of(field)
     if not isinstance(default, Part):
       yield field.name, type_hints(cls)[field.name]
     elif default.kind:

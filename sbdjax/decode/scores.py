@@ -6,12 +6,14 @@ order may also look at noise or at the position.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
 
+from sbdjax import reductions
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest
 
 # logits [..., V] -> score [...]
 Score = Callable[[jax.Array], jax.Array]
@@ -21,19 +23,17 @@ Order = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 def confidence(logits: jax.Array) -> jax.Array:
   """Probability of the most probable token, [..., V] -> [...]."""
-  return jnp.max(jax.nn.softmax(logits, axis=-1), axis=-1)
+  return reductions.max_probability(logits)
 
 
 def margin(logits: jax.Array) -> jax.Array:
   """Probability of the first minus that of the second token, [..., V] -> [...]."""
-  top = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), 2)[0]
-  return top[..., 0] - top[..., 1]
+  return reductions.margin(logits)
 
 
 def entropy(logits: jax.Array) -> jax.Array:
   """Shannon entropy in nats, [..., V] -> [...]; never negative."""
-  log_p = jax.nn.log_softmax(logits, axis=-1)
-  return jnp.maximum(-jnp.sum(jnp.exp(log_p) * log_p, axis=-1), 0.0)
+  return reductions.entropy(logits)
 
 
 def negative_entropy(logits: jax.Array) -> jax.Array:
@@ -77,11 +77,14 @@ def check_score(name: str) -> None:
     raise UsageError(
       f"score={name} is an order, not a score of the prediction: choose one of {', '.join(SCORES)}"
     )
-  if name not in SCORES:
-    raise UsageError(f"score={name!r}: choose one of {', '.join(SCORES)}")
+  _check_name(name, SCORES)
 
 
 def check_order(name: str) -> None:
   """Raises UsageError where `name` is not a key of ORDERS."""
-  if name not in ORDERS:
-    raise UsageError(f"score={name!r}: choose one of {', '.join(ORDERS)}")
+  _check_name(name, ORDERS)
+
+
+def _check_name(name: str, known: Collection[str]) -> None:
+  if name not in known:
+    raise UsageError(f"score={name!r}{nearest(name, known)}: choose one of {', '.join(known)}")

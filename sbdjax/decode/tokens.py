@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from sbdjax import pytree
+from sbdjax import pytree, reductions
 from sbdjax.decode.method import Part
 
 
@@ -42,10 +42,10 @@ class Greedy(TokenSampler):
 
   def __call__(self, key: jax.Array, logits: jax.Array) -> jax.Array:
     del key
-    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    return reductions.argmax(logits)
 
   def log_probs(self, logits: jax.Array) -> jax.Array:
-    best = jnp.argmax(logits, axis=-1, keepdims=True)
+    best = reductions.argmax(logits)[..., None]
     return jnp.where(jnp.arange(logits.shape[-1]) == best, 0.0, -jnp.inf)
 
 
@@ -84,10 +84,16 @@ class Categorical(TokenSampler):
     return nucleus(limit_top_k(logits / self.temperature, self.top_k), self.top_p)
 
   def __call__(self, key: jax.Array, logits: jax.Array) -> jax.Array:
-    return jax.random.categorical(key, self.warp(logits), axis=-1, mode="high").astype(jnp.int32)
+    return draw(key, self.warp(logits))
 
   def log_probs(self, logits: jax.Array) -> jax.Array:
     return jax.nn.log_softmax(self.warp(logits), axis=-1)
+
+
+def draw(key: jax.Array, logits: jax.Array) -> jax.Array:
+  """A token from softmax(logits), int32 [...]: `jax.random.categorical(..., mode="high")`."""
+  noise = jax.random.gumbel(key, logits.shape, logits.dtype, mode="high")
+  return reductions.argmax(noise + logits)
 
 
 def token_sampler(temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> TokenSampler:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from sbdjax import pytree
 from sbdjax.decode.method import Part
-from sbdjax.decode.tokens import TokenSampler
+from sbdjax.decode.tokens import TokenSampler, draw
 from sbdjax.errors import UsageError
 
 
@@ -144,7 +144,7 @@ def accepts(key: jax.Array, log_q: jax.Array, log_p: jax.Array) -> jax.Array:
 def resample(key: jax.Array, log_q: jax.Array, log_p: jax.Array) -> jax.Array:
   """The token int32 [] in place of a rejected draft, given all log-probabilities [V]."""
   residual = residual_log_probs(log_q, log_p)
-  return jax.random.categorical(_streams(key)[1], residual, mode="high").astype(jnp.int32)
+  return draw(_streams(key)[1], residual)
 
 
 @pytree.dataclass

@@ -2,7 +2,7 @@
 
 Used twice beside every speed-up: the *judge* (the original model) says how good the text is, and
 the decoding model itself says how much there was to gain. With H nats of entropy a token an EB
-sampler of bound gamma cannot reveal much more than 1 + gamma / H tokens a forward.
+sampler of bound gamma cannot reveal much more than 1 + gamma / H tokens per forward.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sbdjax.decode.select import entropy
+from sbdjax.decode.scores import entropy
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.masks import Causal

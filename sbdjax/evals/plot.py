@@ -120,7 +120,7 @@ def _panel(axes, groups, styles, x_of):
 
 
 def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path):
-  """Judge NLL against tokens a forward and against tokens/s, one curve a group of points.
+  """Judge NLL against tokens per forward and against tokens/s, one curve a group of points.
 
   Args:
     rows: records of the sweep verb.
@@ -134,7 +134,7 @@ def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path):
   _panel(left, groups, styles, lambda row: row["tpf"])
   _panel(right, groups, styles, lambda row: row["tokens_per_second"])
   first = rows[0]
-  left.set_xlabel("NFE speed-up (tokens a forward; AR = 1)", fontsize=11)
+  left.set_xlabel("NFE speed-up (tokens per forward; AR = 1)", fontsize=11)
   right.set_xlabel(f"tokens / s (batch {first['batch_size']}, {first['device']})", fontsize=11)
   judge = first["settings"]["sweep"]["judge"]
   left.set_ylabel(f"NLL under {judge} (nats / token)\nbetter text is lower", fontsize=11)

@@ -92,20 +92,20 @@ def fit(x: Sequence[float], y: Sequence[float], z: Sequence[float]) -> Surface:
   Raises:
     UsageError: a setting that is not positive, or that takes one value only.
   """
-  x, y, z = (np.asarray(values, float) for values in (x, y, z))
-  for name, values in (("first", x), ("second", y)):
+  x_N, y_N, z_N = (np.asarray(values, float) for values in (x, y, z))
+  for name, values in (("first", x_N), ("second", y_N)):
     if values.min() <= 0 or values.min() == values.max():
       raise UsageError(f"the {name} setting of get_surface needs several values, all above 0")
-  points = np.stack([np.log2(x), np.log2(y)], axis=-1)
+  points = np.stack([np.log2(x_N), np.log2(y_N)], axis=-1)
   centre, scale = points.mean(axis=0), points.std(axis=0)
   scaled = (points - centre) / scale
-  errors = {d: left_out_error(_design(scaled, d), z) for d in range(MAX_DEGREE + 1)}
+  errors = {d: left_out_error(_design(scaled, d), z_N) for d in range(MAX_DEGREE + 1)}
   errors = {d: error for d, error in errors.items() if np.isfinite(error)}
   if not errors:
     raise UsageError(f"{len(z)} points are too few for a surface: let get_sweep give more")
-  degree = min(errors, key=errors.get)
-  coefficients, *_ = np.linalg.lstsq(_design(scaled, degree), z, rcond=None)
-  box = ((float(x.min()), float(x.max())), (float(y.min()), float(y.max())))
+  degree = min(errors, key=errors.__getitem__)
+  coefficients, *_ = np.linalg.lstsq(_design(scaled, degree), z_N, rcond=None)
+  box = ((float(x_N.min()), float(x_N.max())), (float(y_N.min()), float(y_N.max())))
   return Surface(degree, errors, centre, scale, coefficients, box)
 
 

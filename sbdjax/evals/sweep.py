@@ -7,7 +7,7 @@ import json
 import pathlib
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -89,13 +89,20 @@ def key_of(settings: Mapping[str, Any]) -> str:
   return json.dumps({**settings, "sweep": sweep, "decoder": decoder}, sort_keys=True)
 
 
-def make_point(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Point:
+def make_point(
+  base: Mapping[str, Any],
+  overrides: Mapping[str, Any],
+  note: Callable[[str], None] = lambda text: None,
+  needed: Collection[str] = (),
+) -> Point:
   """The base configuration with one entry of the grid.
 
   Args:
     base: section -> its fields. What the base says of a decoder that the entry does not use is
       left out.
     overrides: like {"decoder.gamma": 0.1}.
+    note: is told of names of earlier releases.
+    needed: fields of the base's decoder that must have an effect, too.
 
   Raises:
     UsageError: an unknown section or field, a wrong value, or an override without effect.
@@ -105,18 +112,39 @@ def make_point(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> Point:
       raise UsageError(
         f"unknown section config.{name}{nearest(name, SECTIONS)}: a sweep has {', '.join(SECTIONS)}"
       )
-  values = {name: dict(base.get(name, {})) for name in SECTIONS}
+  changes: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
   for name, value in overrides.items():
     section, _, field = name.partition(".")
     if section not in SECTIONS or not field:
       raise UsageError(f"get_sweep gives {name!r}: overrides are named like decoder.gamma")
-    values[section][field] = value
-  spare = {f for f in values["decoder"] if f"decoder.{f}" not in overrides}
+    changes[section][field] = value
+  sections = {name: dict(base.get(name, {})) for name in SECTIONS}
+  for of in (sections, changes):
+    of["decoder"] = registry.modern(of["decoder"], note=note)
+  values = {name: sections[name] | changes[name] for name in SECTIONS}
   return Point(
     to_dataclass(SweepConfig, values["sweep"], "sweep"),
-    from_flat(values["decoder"], spare=spare),
+    from_flat(values["decoder"], spare=set(sections["decoder"]) - {*changes["decoder"], *needed}),
     to_dataclass(DataConfig, values["data"], "data"),
   )
+
+
+def check_used(
+  base: Mapping[str, Any], grid: Sequence[Mapping[str, Any]], names: Iterable[str]
+) -> None:
+  """Raises UsageError where one of the base's decoder fields `names` has no effect on any point."""
+  for name in names:
+    refusals = [_refusal(base, entry, name) for entry in grid]
+    if all(refusals):
+      raise UsageError(str(refusals[0]))
+
+
+def _refusal(base: Mapping[str, Any], entry: Mapping[str, Any], needed: str) -> UsageError | None:
+  try:
+    make_point(base, entry, needed={needed})
+  except UsageError as e:
+    return e
+  return None
 
 
 class Bench:

@@ -81,7 +81,8 @@ def load_pretrained(
   lm = model.lm
   if mesh is not None:
     run = ("trunk", "target") if isinstance(lm, SigmaLM) else ("apply",)
-    lm = lm._replace(**{name: sharded.within(mesh, getattr(lm, name)) for name in run})
+    changes: dict[str, Any] = {name: sharded.within(mesh, getattr(lm, name)) for name in run}
+    lm = lm._replace(**changes)
   return model._replace(lm=lm)
 
 

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
+from sbdjax import checks
 from sbdjax.likelihood import ssmd
 from sbdjax.sigma_lm import SigmaLM, in_order
 
 
 def pass_log_probs(
   model: SigmaLM,
-  params,
+  params: Any,
   tokens_L: jax.Array,
   sigma_L: jax.Array,
   *,
@@ -43,16 +45,19 @@ def pass_log_probs(
   Returns:
     (log_draft, log_target) float32 [D, D]; entries of columns before their row mean nothing.
   """
+  sizes: dict[str, int] = {}
+  checks.array("tokens_L", tokens_L, "integer", sizes)
+  checks.array("sigma_L", sigma_L, "integer", sizes)
   length = tokens_L.shape[0]
   chunk = min(chunk, length)
   rank_L = jnp.argsort(sigma_L)
   observed_L = tokens_L[sigma_L]
 
-  def log_probs(hidden_BxLxD):
+  def log_probs(hidden_BxLxD: jax.Array) -> jax.Array:
     log_p = to_log_probs(model.logits(params, hidden_BxLxD))
     return jnp.take_along_axis(log_p, observed_L[None, :, None], axis=2)[..., 0]
 
-  def passes(revealed_B):
+  def passes(revealed_B: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = lambda x_L: jnp.broadcast_to(x_L, (chunk, length))
     noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, model.config.mask_id)
     hidden = model.trunk(params, noisy)
@@ -66,16 +71,25 @@ def pass_log_probs(
   return jax.tree.map(lambda x: x.reshape(count, length)[:length], out)
 
 
+def _check_texts(tokens_BxL: jax.Array, keys_B: jax.Array, given_L: jax.Array | None) -> None:
+  """Raises UsageError unless these are texts, a key for each, and a place of theirs each."""
+  sizes: dict[str, int] = {}
+  checks.array("tokens_BxL", tokens_BxL, "integer", sizes)
+  checks.array("keys_B", keys_B, "key", sizes)
+  if given_L is not None:
+    checks.array("given_L", given_L, "boolean", sizes)
+
+
 def over_orders(
   model: SigmaLM,
-  params,
+  params: Any,
   tokens_BxL: jax.Array,
   keys_B: jax.Array,
   rules: Sequence[tuple[jax.Array, float]],
   *,
   num_orders: int = 1,
   given_L: jax.Array | None = None,
-  **settings,
+  **settings: Any,
 ) -> ssmd.Totals:
   """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
 
@@ -88,6 +102,7 @@ def over_orders(
       tokens are conditions.
     settings: of `pass_log_probs`.
   """
+  _check_texts(tokens_BxL, keys_B, given_L)
   length = tokens_BxL.shape[1]
   given_L = jnp.zeros((length,), bool) if given_L is None else jnp.asarray(given_L)
   window_RxD = jnp.asarray([window for window, _ in rules])
@@ -112,7 +127,7 @@ def over_orders(
 def any_order(
   predict: Callable[..., jax.Array],
   mask_id: int,
-  params,
+  params: Any,
   tokens_BxL: jax.Array,
   keys_B: jax.Array,
   num_samples: int = 1,
@@ -130,6 +145,7 @@ def any_order(
     keys_B: one key a text.
     given_L: bool, places that are known beforehand: never masked, and not counted among the D.
   """
+  _check_texts(tokens_BxL, keys_B, given_L)
   batch, length = tokens_BxL.shape
   length_B = jnp.full((batch,), length, jnp.int32)
   given_L = jnp.zeros((length,), bool) if given_L is None else given_L
@@ -167,7 +183,7 @@ class PlanTotals(NamedTuple):
 def over_plans(
   predict: Callable[..., jax.Array],
   mask_id: int,
-  params,
+  params: Any,
   tokens_BxL: jax.Array,
   keys_B: jax.Array,
   plan: Callable[[jax.Array, jax.Array], jax.Array],
@@ -189,6 +205,7 @@ def over_plans(
     plan: `plan` of `decode.mdm.ancestral` or `decode.mdm.first_hitting`, the sampler's own.
     given_L: bool, places that are known beforehand.
   """
+  _check_texts(tokens_BxL, keys_B, given_L)
   batch, length = tokens_BxL.shape
   hidden_L = jnp.ones((length,), bool) if given_L is None else ~jnp.asarray(given_L)
   length_B = jnp.full((batch,), length, jnp.int32)
@@ -241,14 +258,14 @@ class Estimate(NamedTuple):
     """Bits a token; a character, where tokens are characters."""
     return self.nats / math.log(2)
 
-  def __str__(self):
+  def __str__(self) -> str:
     return (
       f"{self.bits:.4f} ± {self.stderr / math.log(2):.4f} bits a token "
       f"({self.estimator}, {self.texts} texts of {self.tokens} tokens, {self.samples} samples each)"
     )
 
 
-def summarise(estimator: str, log_prob_BxN, tokens: int) -> Estimate:
+def summarise(estimator: str, log_prob_BxN: ArrayLike, tokens: int) -> Estimate:
   """The bound E log p <= log p of [texts, samples] log-probabilities, nats a text.
 
   The error is that of the mean over texts; with one text, of the mean over its samples (its own

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sbdjax import checks
 from sbdjax.errors import UsageError
 
 # What is counted: trunk passes; rejected drafts; passes of the causal blocks.
@@ -76,7 +77,7 @@ def exact(
   log_draft_DxD: jax.Array,
   log_target_DxD: jax.Array,
   window_D: jax.Array,
-  n_inner: float,
+  n_inner: float | jax.Array,
   *,
   counts: Sequence[str] = COUNTS,
   start: jax.Array | int = 0,
@@ -98,7 +99,8 @@ def exact(
     start: context length of the first pass: how many tokens are given, may be traced.
 
   Raises:
-    UsageError: `n_inner` below 1, an unknown count, or more numbers than fit.
+    UsageError: `n_inner` below 1, an unknown count, more numbers than fit, or an array of another
+      rank, shape or dtype.
   """
   for name in counts:
     if name not in COUNTS:
@@ -117,7 +119,7 @@ def totals(
   log_draft_DxD: jax.Array,
   log_target_DxD: jax.Array,
   window_D: jax.Array,
-  n_inner: float,
+  n_inner: float | jax.Array,
   *,
   start: jax.Array | int = 0,
 ) -> Totals:
@@ -128,7 +130,7 @@ def totals(
   return _total(_outer_loops(log_draft_DxD, log_target_DxD, window_D, n_inner, start), start)
 
 
-def _used(start, *log_probs_DxD: jax.Array) -> list[jax.Array]:
+def _used(start: jax.Array | int, *log_probs_DxD: jax.Array) -> list[jax.Array]:
   """The arrays with what is never read replaced by 0: it may be NaN."""
   size = log_probs_DxD[0].shape[0]
   row_Dx1 = jnp.arange(size)[:, None]
@@ -155,12 +157,22 @@ def mean_nfe(mean_counts: jax.Array, num_noncausal: int, num_causal: int) -> jax
   return (num_noncausal * outer + num_causal * passes) / (num_noncausal + num_causal)
 
 
-def _outer_loops(log_draft_DxD, log_target_DxD, window_D, n_inner, start) -> _Loops:
+def _outer_loops(
+  log_draft_DxD: jax.Array,
+  log_target_DxD: jax.Array,
+  window_D: jax.Array,
+  n_inner: float | jax.Array,
+  start: jax.Array | int,
+) -> _Loops:
   """All outer loops at once, position by position."""
+  sizes: dict[str, int] = {}
+  checks.array("log_draft_DxD", log_draft_DxD, "float", sizes)
+  checks.array("log_target_DxD", log_target_DxD, "float", sizes)
   if isinstance(n_inner, (int, float)) and not n_inner >= 1:
     raise UsageError(f"n_inner={n_inner}: an outer loop has at least one draft / verify loop")
   log_p_DxD, log_q_DxD = _used(start, log_draft_DxD, log_target_DxD)
   window_D, size = jnp.asarray(window_D), log_p_DxD.shape[0]
+  checks.array("window_D", window_D, "integer", sizes)
   i_D = jnp.arange(size)
   last_D = i_D + jnp.clip(window_D, 1, size - i_D) - 1
   limited = isinstance(n_inner, (int, float)) and math.isfinite(n_inner)
@@ -197,7 +209,7 @@ def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
   return jnp.where(whole > -jnp.inf, jnp.exp(part - jnp.where(whole > -jnp.inf, whole, 0.0)), 0.0)
 
 
-def _total(loops: _Loops, start) -> Totals:
+def _total(loops: _Loops, start: jax.Array | int) -> Totals:
   """The chain of outer loops, carrying the mean counts along."""
   rejected, accepted, last_D = loops
   size = rejected.shape[0]
@@ -229,7 +241,7 @@ def _total(loops: _Loops, start) -> Totals:
   return Totals(reached[-1], counts[-1])
 
 
-def _joint(loops: _Loops, names: tuple[str, ...], start) -> jax.Array:
+def _joint(loops: _Loops, names: tuple[str, ...], start: jax.Array | int) -> jax.Array:
   """log p(x, counts): the same chain with every count resolved."""
   rejected, accepted, last_D = loops
   if not {"rejections", "causal_passes"} & set(names):

@@ -9,4 +9,30 @@
 
 Sums and weights are added over devices and microbatches and divided once. `metrics` maps names to
 (sum, weight) pairs that are reduced the same way.
+
+A loss is an object of a class derived from `Loss`: its fields are its settings, and calling it is
+the loss. `get` finds the class of a name and `register` gives a class of one's own a name; see
+`losses.registry`.
 """
+
+from sbdjax.losses.base import Loss
+from sbdjax.losses.block_diffusion import BlockDiffusionLoss
+from sbdjax.losses.jacobi import JacobiLoss
+from sbdjax.losses.mdm import MDMLoss
+from sbdjax.losses.ntp import NTPLoss
+from sbdjax.losses.registry import get, names, register
+from sbdjax.losses.sbd import SBDLoss
+from sbdjax.losses.ssmd import SSMDLoss
+
+__all__ = [
+  "BlockDiffusionLoss",
+  "JacobiLoss",
+  "Loss",
+  "MDMLoss",
+  "NTPLoss",
+  "SBDLoss",
+  "SSMDLoss",
+  "get",
+  "names",
+  "register",
+]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.ntp import documents
 
@@ -57,8 +58,11 @@ BOUND = "inverse_count"
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockDiffusionLossConfig:
-  """Settings of the block-diffusion loss.
+class BlockDiffusionLoss(Loss):
+  """The bound above, or its terms weighted otherwise; `weight` is the weight of the targets.
+
+  Metrics: masked_loss and masked_accuracy per masked token, and, for noise over all of [0, 1], the
+  bound itself as `nelbo`, in nats per target.
 
   Attributes:
     block_size: k; blocks are counted from the start of the row, as decoding counts them from the
@@ -80,7 +84,7 @@ class BlockDiffusionLossConfig:
   document_mask: bool = True
   chunk: int = CHUNK
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.block_size < 1:
       raise UsageError(f"loss.block_size={self.block_size} must be at least 1")
     if self.weighting not in WEIGHTINGS:
@@ -92,18 +96,36 @@ class BlockDiffusionLossConfig:
       )
     check_chunk(self.chunk)
 
+  def __call__(
+    self, lm: LM, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The loss of a batch; see `Loss`."""
+    check_batch(batch)
+    if lm.config.mask_id is None:
+      raise UsageError("the block_diffusion loss needs a model with a mask token: set mask_id")
+    keys_B = corruption.example_keys(key, batch["example_id"])
+    noise = corruption.mask_blocks(
+      keys_B,
+      batch["tokens"],
+      target_weights(batch) > 0,
+      lm.config.mask_id,
+      self.block_size,
+      low=self.noise_min,
+      high=self.noise_max,
+      stratified=self.stratified,
+    )
+    return loss_on(self, lm, params, batch, *noise, self.block_size)
 
-def bound(config: BlockDiffusionLossConfig) -> BlockDiffusionLossConfig:
-  """The settings under which the loss is the likelihood bound: what evaluation reports."""
-  return dataclasses.replace(config, noise_min=0.0, noise_max=1.0, weighting=BOUND)
+  def evaluated(self) -> BlockDiffusionLoss:
+    """The likelihood bound."""
+    return dataclasses.replace(self, noise_min=0.0, noise_max=1.0, weighting=BOUND)
+
+  def generation(self) -> dict[str, Any]:
+    """Attention in blocks of the size that was trained."""
+    return dict(attention="block_causal", block_size=self.block_size, shifted=False)
 
 
-def generation(config: BlockDiffusionLossConfig) -> dict:
-  """How a model of this loss is decoded, in the fields of `interop.GenerationDefaults`."""
-  return dict(attention="block_causal", block_size=config.block_size, shifted=False)
-
-
-def target_weights(batch: dict) -> jax.Array:
+def target_weights(batch: Batch) -> jax.Array:
   """float32 [B, L]: the weights of the batch, 0 for the first token of each document."""
   ids = batch["segment_ids"]
   follows = jnp.pad(ids[:, 1:] == ids[:, :-1], ((0, 0), (1, 0)))
@@ -120,64 +142,57 @@ def _count_in_block(chosen_BxL: jax.Array, block_size: jax.Array | int) -> jax.A
   return counts[block_L].T
 
 
-def make_loss(config: BlockDiffusionLossConfig):
-  """The bound above, or its terms weighted otherwise; `weight` is the weight of the targets.
+def loss_on(
+  settings: BlockDiffusionLoss,
+  lm: LM,
+  params: Any,
+  batch: Batch,
+  noisy_BxL: jax.Array,
+  masked_BxL: jax.Array,
+  t_BxL: jax.Array,
+  block_size: jax.Array | int,
+) -> tuple[jax.Array, jax.Array, Metrics]:
+  """The loss of given noise; what a reference implementation is compared with.
 
-  Metrics: masked_loss and masked_accuracy a masked token, and, for noise over all of [0, 1], the
-  bound itself as `nelbo`, in nats a target.
+  Args:
+    settings: of the loss.
+    lm, params, batch: as of `Loss`.
+    noisy_BxL: int32, the tokens with some of them masked.
+    masked_BxL: bool, which.
+    t_BxL: float32, the probability each was masked with, equal within a block.
+    block_size: k, at most `settings.block_size`; may be traced.
+
+  Returns:
+    As `Loss`.
   """
-  weigh = WEIGHTINGS[config.weighting]
-  is_bound = config.noise_min == 0.0 and config.noise_max == 1.0
-
-  def loss_fn(lm: LM, params, batch, key):
-    if lm.config.mask_id is None:
-      raise UsageError("the block_diffusion loss needs a model with a mask token: set mask_id")
-    keys_B = corruption.example_keys(key, batch["example_id"])
-    noisy, masked, t_BxL = corruption.mask_blocks(
-      keys_B,
-      batch["tokens"],
-      target_weights(batch) > 0,
-      lm.config.mask_id,
-      config.block_size,
-      low=config.noise_min,
-      high=config.noise_max,
-      stratified=config.stratified,
-    )
-    return loss_on(lm, params, batch, noisy, masked, t_BxL, config.block_size)
-
-  def loss_on(lm: LM, params, batch, noisy, masked, t_BxL, block_size):
-    """The loss of given noise, with a block size that may be traced (at most the config's)."""
-    tokens, length = batch["tokens"], batch["tokens"].shape[1]
-    mask = masks.BlockDiffusionTrain(
-      block_size=block_size,
-      documents=documents(batch, config.document_mask),
-      max_block_size=config.block_size,
-    )
-    hidden, _ = lm.apply(
-      params,
-      jnp.concatenate([tokens, noisy], axis=1),
-      positions_BxT=jnp.tile(batch["positions"], (1, 2)),
-      mask=mask,
-    )
-    nll, correct = token_nll(
-      lambda h: lm.logits(params, h),
-      hidden[:, length:],
-      tokens,
-      chunk=config.chunk,
-    )
-    weights = target_weights(batch)
-    noise = Noise(
-      t_BxL, _count_in_block(masked, block_size), _count_in_block(weights > 0, block_size)
-    )
-    total, masked_weights = jnp.sum(weights), weights * masked
-    masked_count, masked_nll = jnp.sum(masked_weights), nll * masked_weights
-    metrics = {
-      "masked_loss": (jnp.sum(masked_nll), masked_count),
-      "masked_accuracy": (jnp.sum(correct * masked_weights), masked_count),
-    }
-    if is_bound:
-      metrics["nelbo"] = (jnp.sum(masked_nll * WEIGHTINGS[BOUND](noise)), total)
-    return jnp.sum(masked_nll * weigh(noise)), total, metrics
-
-  loss_fn.on = loss_on
-  return loss_fn
+  tokens, length = batch["tokens"], batch["tokens"].shape[1]
+  mask = masks.BlockDiffusionTrain(
+    block_size=block_size,
+    documents=documents(batch, settings.document_mask),
+    max_block_size=settings.block_size,
+  )
+  hidden, _ = lm.apply(
+    params,
+    jnp.concatenate([tokens, noisy_BxL], axis=1),
+    positions_BxT=jnp.tile(batch["positions"], (1, 2)),
+    mask=mask,
+  )
+  nll, correct = token_nll(
+    lambda h: lm.logits(params, h),
+    hidden[:, length:],
+    tokens,
+    chunk=settings.chunk,
+  )
+  weights = target_weights(batch)
+  noise = Noise(
+    t_BxL, _count_in_block(masked_BxL, block_size), _count_in_block(weights > 0, block_size)
+  )
+  total, masked_weights = jnp.sum(weights), weights * masked_BxL
+  masked_count, masked_nll = jnp.sum(masked_weights), nll * masked_weights
+  metrics = {
+    "masked_loss": (jnp.sum(masked_nll), masked_count),
+    "masked_accuracy": (jnp.sum(correct * masked_weights), masked_count),
+  }
+  if settings.noise_min == 0.0 and settings.noise_max == 1.0:
+    metrics["nelbo"] = (jnp.sum(masked_nll * WEIGHTINGS[BOUND](noise)), total)
+  return jnp.sum(masked_nll * WEIGHTINGS[settings.weighting](noise)), total, metrics

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ import jax.numpy as jnp
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, in_chunks, token_nll
 from sbdjax.losses.ntp import shifted
 
@@ -53,13 +55,23 @@ MASKS: dict[str, Callable[..., masks.Mask]] = {
   # NC-IC: fixed points inside a window, noisy points before it.
   "clean_window": lambda start_B, k, m, window: masks.JacobiTrainCleanWindow(start_B, k, m, window),
 }
-WINDOWED = ("noisy_window", "clean_window")
 POSITIONS = ("unconverged", "all")
 
 
 @dataclasses.dataclass(frozen=True)
-class JacobiLossConfig:
-  """Settings of the Jacobi Forcing loss; the noise itself is a setting of the data.
+class JacobiLoss(Loss):
+  """Equation 9; the noise itself is a setting of the data.
+
+  The batch has, beside what every batch has (`tokens` is [prompt, y*], one text per row):
+    noisy  int32 [B, N, k], a point of the trajectory of each block
+    start  int32 [B], position of the first noisy token: the length of the prompt, or where the one
+           block of CLLM begins; start + N k <= H
+
+  The sum is over texts, each of which weighs 1, as the paper's batches do.
+
+  Metrics: `consistency` as it is trained on, `kl` per kept token, `teacher_entropy` normalised like
+  `consistency`, `agreement` (share of kept tokens at which noisy and clean half predict the same),
+  and the AR half's `ntp_loss` and `ntp_accuracy`, per token.
 
   Attributes:
     mask: what noisy blocks see, a key of MASKS.
@@ -82,7 +94,7 @@ class JacobiLossConfig:
   across_blocks: bool = True
   chunk: int = CHUNK
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, known in (
       ("mask", MASKS),
       ("normalisation", NORMALISATIONS),
@@ -97,6 +109,55 @@ class JacobiLossConfig:
     if not self.temperature > 0:
       raise UsageError(f"loss.temperature={self.temperature} must be positive")
     check_chunk(self.chunk)
+
+  def __call__(
+    self, lm: LM, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The loss of a batch; see `Loss`."""
+    check_batch(batch, noisy=("integer", "BxNxK"), start=("integer", "B"))
+    del key  # the noise is drawn with the batch
+    tokens, noisy, start_B = batch["tokens"], batch["noisy"], batch["start"]
+    rows, length = tokens.shape
+    _, num_blocks, k = noisy.shape
+    num_noisy = num_blocks * k
+    position_BxM = start_B[:, None] + jnp.arange(num_noisy)
+    hidden, _ = lm.apply(
+      params,
+      jnp.concatenate([tokens, noisy.reshape(rows, num_noisy)], axis=1),
+      positions_BxT=jnp.concatenate([batch["positions"], position_BxM], axis=1),
+      mask=MASKS[self.mask](start_B, k, num_noisy, self.window),
+    )
+    logits_fn = lambda h: lm.logits(params, h)
+
+    targets, weights = shifted(batch)
+    nll, correct = token_nll(logits_fn, hidden[:, :length], targets, chunk=self.chunk)
+    nll_B, weight_B = jnp.sum(nll * weights, axis=1), jnp.sum(weights, axis=1)
+
+    teacher = jnp.take_along_axis(hidden[:, :length], position_BxM[..., None], axis=1)
+    clean = jnp.take_along_axis(tokens, position_BxM, axis=1).reshape(noisy.shape)
+    counts, blocks_B = kept(self, batch, clean)
+    counts = counts.reshape(rows, num_noisy).astype(jnp.float32)
+    kl, entropy, same = token_kl(
+      logits_fn, hidden[:, length:], teacher, temperature=self.temperature, chunk=self.chunk
+    )
+    normalise = NORMALISATIONS[self.normalisation]
+    of_text = lambda x: normalise(
+      jnp.sum(x * counts, axis=1), jnp.sum(counts, axis=1), blocks_B.astype(jnp.float32)
+    )
+    consistency_B = of_text(kl)
+
+    is_text_B = (weight_B > 0).astype(jnp.float32)
+    loss_B = consistency_B + self.ar_weight * nll_B / jnp.maximum(weight_B, 1e-9)
+    texts, tokens_kept = jnp.sum(is_text_B), jnp.sum(counts)
+    metrics = {
+      "consistency": (jnp.sum(consistency_B * is_text_B), texts),
+      "teacher_entropy": (jnp.sum(of_text(entropy) * is_text_B), texts),
+      "kl": (jnp.sum(kl * counts), tokens_kept),
+      "agreement": (jnp.sum(same * counts), tokens_kept),
+      "ntp_loss": (jnp.sum(nll_B), jnp.sum(weight_B)),
+      "ntp_accuracy": (jnp.sum(correct * weights), jnp.sum(weight_B)),
+    }
+    return jnp.sum(loss_B * is_text_B), texts, metrics
 
 
 def token_kl(
@@ -128,12 +189,11 @@ def token_kl(
   return in_chunks(one, chunk, student_BxMxD, teacher_BxMxD)
 
 
-def kept(
-  config: JacobiLossConfig, batch: dict, clean_BxNxK: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def kept(settings: JacobiLoss, batch: Batch, clean_BxNxK: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Which predictions of the noisy half count, and how many blocks there are.
 
   Args:
+    settings: of the loss.
     batch: with `noisy` [B, N, k], `start` [B] and `segment_ids` [B, H].
     clean_BxNxK: the fixed points.
 
@@ -146,72 +206,9 @@ def kept(
   offset_NxK = jnp.arange(num_blocks * k).reshape(num_blocks, k)
   left_BxNxK = (end_B - start_B)[:, None, None] - offset_NxK  # tokens of the text from here on
   counts = left_BxNxK > 1  # the next token is in the text
-  if config.positions == "unconverged":
+  if settings.positions == "unconverged":
     wrong = (noisy != clean_BxNxK) & (left_BxNxK > 0)
     counts &= jax.lax.cummax(wrong.astype(jnp.int8), axis=2) > 0
-  if not config.across_blocks:
+  if not settings.across_blocks:
     counts &= jnp.arange(k) < k - 1
   return counts, jnp.clip(-(-(end_B - start_B) // k), 0, num_blocks)
-
-
-def make_loss(config: JacobiLossConfig):
-  """Equation 9 as a loss function.
-
-  The batch has, beside what every batch has (`tokens` is [prompt, y*], one text a row):
-    noisy  int32 [B, N, k], a point of the trajectory of each block
-    start  int32 [B], position of the first noisy token: the length of the prompt, or where the one
-           block of CLLM begins; start + N k <= H
-
-  The sum is over texts, each of which weighs 1, as the paper's batches do.
-
-  Metrics: `consistency` as it is trained on, `kl` a kept token, `teacher_entropy` normalised like
-  `consistency`, `agreement` (share of kept tokens at which noisy and clean half predict the same),
-  and the AR half's `ntp_loss` and `ntp_accuracy`, a token.
-  """
-  normalise = NORMALISATIONS[config.normalisation]
-
-  def loss_fn(lm: LM, params, batch, key):
-    del key  # the noise is drawn with the batch
-    tokens, noisy, start_B = batch["tokens"], batch["noisy"], batch["start"]
-    rows, length = tokens.shape
-    _, num_blocks, k = noisy.shape
-    num_noisy = num_blocks * k
-    position_BxM = start_B[:, None] + jnp.arange(num_noisy)
-    hidden, _ = lm.apply(
-      params,
-      jnp.concatenate([tokens, noisy.reshape(rows, num_noisy)], axis=1),
-      positions_BxT=jnp.concatenate([batch["positions"], position_BxM], axis=1),
-      mask=MASKS[config.mask](start_B, k, num_noisy, config.window),
-    )
-    logits_fn = lambda h: lm.logits(params, h)
-
-    targets, weights = shifted(batch)
-    nll, correct = token_nll(logits_fn, hidden[:, :length], targets, chunk=config.chunk)
-    nll_B, weight_B = jnp.sum(nll * weights, axis=1), jnp.sum(weights, axis=1)
-
-    teacher = jnp.take_along_axis(hidden[:, :length], position_BxM[..., None], axis=1)
-    clean = jnp.take_along_axis(tokens, position_BxM, axis=1).reshape(noisy.shape)
-    counts, blocks_B = kept(config, batch, clean)
-    counts = counts.reshape(rows, num_noisy).astype(jnp.float32)
-    kl, entropy, same = token_kl(
-      logits_fn, hidden[:, length:], teacher, temperature=config.temperature, chunk=config.chunk
-    )
-    of_text = lambda x: normalise(
-      jnp.sum(x * counts, axis=1), jnp.sum(counts, axis=1), blocks_B.astype(jnp.float32)
-    )
-    consistency_B = of_text(kl)
-
-    is_text_B = (weight_B > 0).astype(jnp.float32)
-    loss_B = consistency_B + config.ar_weight * nll_B / jnp.maximum(weight_B, 1e-9)
-    texts, tokens_kept = jnp.sum(is_text_B), jnp.sum(counts)
-    metrics = {
-      "consistency": (jnp.sum(consistency_B * is_text_B), texts),
-      "teacher_entropy": (jnp.sum(of_text(entropy) * is_text_B), texts),
-      "kl": (jnp.sum(kl * counts), tokens_kept),
-      "agreement": (jnp.sum(same * counts), tokens_kept),
-      "ntp_loss": (jnp.sum(nll_B), jnp.sum(weight_B)),
-      "ntp_accuracy": (jnp.sum(correct * weights), jnp.sum(weight_B)),
-    }
-    return jnp.sum(loss_B * is_text_B), texts, metrics
-
-  return loss_fn

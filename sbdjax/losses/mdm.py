@@ -16,7 +16,8 @@ padding is not attended to.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from sbdjax import corruption, masks
 from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+from sbdjax.losses.base import Batch, L, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.nn.embedding import as_padding
 
@@ -49,11 +51,15 @@ WEIGHTINGS: dict[str, Callable[[MaskSchedule, Order], jax.Array]] = {
   # linear one it is the bound; with the cosine one it stresses texts with many masks.
   "inverse_count": _inverse_count,
 }
+# How a model that sees the whole text is decoded, in the fields of `interop.GenerationDefaults`.
+GENERATION: Mapping[str, Any] = dict(attention="full", shifted=False)
 
 
 @dataclasses.dataclass(frozen=True)
-class MDMLossConfig:
-  """Settings of the masked-diffusion loss.
+class MDMLoss(Loss):
+  """The sum above; `weight` is the weight of all targets, so the loss is in nats per token.
+
+  Metrics: masked_loss and masked_accuracy, per masked token; nelbo, the bound in nats per target.
 
   Attributes:
     schedule: how many tokens are masked how often, a key of MASK_SCHEDULES.
@@ -65,12 +71,29 @@ class MDMLossConfig:
   weighting: str = "bound"
   chunk: int = CHUNK
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     check_noise(self.schedule, self.weighting)
     check_chunk(self.chunk)
 
+  def __call__(
+    self, lm: LM, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The loss of a batch; see `Loss`."""
+    check_batch(batch)
+    if lm.config.mask_id is None:
+      raise UsageError("the mdm loss needs a model with a mask token: set model.mask_id")
+    return loss_on(self, lm, params, batch, draw_order(batch, key, self.schedule))
 
-def check_noise(schedule: str, weighting: str):
+  def evaluated(self) -> MDMLoss:
+    """The likelihood bound."""
+    return as_bound(self)
+
+  def generation(self) -> dict[str, Any]:
+    """Every token sees every other."""
+    return dict(GENERATION)
+
+
+def check_noise(schedule: str, weighting: str) -> None:
   """Raises UsageError for an unknown schedule or weighting."""
   if schedule not in MASK_SCHEDULES:
     raise UsageError(f"loss.schedule={schedule!r}: choose one of {tuple(MASK_SCHEDULES)}")
@@ -78,22 +101,16 @@ def check_noise(schedule: str, weighting: str):
     raise UsageError(f"loss.weighting={weighting!r}: choose one of {tuple(WEIGHTINGS)}")
 
 
-def bound(config):
-  """The settings under which the loss is the likelihood bound: what evaluation reports."""
-  return dataclasses.replace(config, schedule="linear", weighting="bound")
+def as_bound(loss: L) -> L:
+  """`loss` with the schedule and weighting that make it the likelihood bound."""
+  return dataclasses.replace(loss, schedule="linear", weighting="bound")  # type: ignore[type-var]
 
 
-def generation(config: MDMLossConfig) -> dict:
-  """How a model of this loss is decoded, in the fields of `interop.GenerationDefaults`."""
-  del config
-  return dict(attention="full", shifted=False)
-
-
-def draw_order(batch: dict, key: jax.Array, schedule: str) -> Order:
+def draw_order(batch: Batch, key: jax.Array, schedule: str) -> Order:
   """The order of each row of a batch and what is hidden of it."""
   targets, padding = batch["weights"] > 0, batch["segment_ids"] == 0
-  schedule = MASK_SCHEDULES[schedule]
-  return corruption.random_order(key, batch["example_id"], targets, padding, schedule)
+  shares = MASK_SCHEDULES[schedule]
+  return corruption.random_order(key, batch["example_id"], targets, padding, shares)
 
 
 def row_weights(weighting: str, schedule: str, order: Order) -> jax.Array:
@@ -104,42 +121,30 @@ def row_weights(weighting: str, schedule: str, order: Order) -> jax.Array:
   return jnp.where(order.hidden > 0, weights, 0.0)
 
 
-def make_loss(config: MDMLossConfig):
-  """The sum above; `weight` is the weight of all targets, so the loss is in nats a token.
-
-  Metrics: masked_loss and masked_accuracy, a masked token; nelbo, the bound in nats a target.
-  """
-
-  def loss_fn(lm: LM, params, batch, key):
-    if lm.config.mask_id is None:
-      raise UsageError("the mdm loss needs a model with a mask token: set model.mask_id")
-    return loss_on(lm, params, batch, draw_order(batch, key, config.schedule))
-
-  def loss_on(lm: LM, params, batch, order: Order):
-    """The loss of a given order."""
-    tokens, masked, length_B = batch["tokens"], order.hidden_places(), text_length(batch)
-    noisy = jnp.where(masked, lm.config.mask_id, tokens)
-    hidden, _ = lm.apply(
-      params,
-      as_padding(noisy, length_B, lm.config.pad_id),
-      positions_BxT=batch["positions"],
-      mask=masks.Full(length_B),
-    )
-    nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, tokens, chunk=config.chunk)
-    weights = batch["weights"] * masked
-    nll_B, total, count = jnp.sum(nll * weights, 1), jnp.sum(batch["weights"]), jnp.sum(weights)
-    metrics = {
-      "masked_loss": (jnp.sum(nll_B), count),
-      "masked_accuracy": (jnp.sum(correct * weights), count),
-      "nelbo": (jnp.sum(nll_B * row_weights("bound", config.schedule, order)), total),
-    }
-    loss = jnp.sum(nll_B * row_weights(config.weighting, config.schedule, order))
-    return loss, total, metrics
-
-  loss_fn.on = loss_on
-  return loss_fn
+def loss_on(
+  settings: MDMLoss, lm: LM, params: Any, batch: Batch, order: Order
+) -> tuple[jax.Array, jax.Array, Metrics]:
+  """The loss of a given order; the other arguments and what is returned are those of `Loss`."""
+  tokens, masked, length_B = batch["tokens"], order.hidden_places(), text_length(batch)
+  noisy = jnp.where(masked, lm.config.mask_id, tokens)
+  hidden, _ = lm.apply(
+    params,
+    as_padding(noisy, length_B, lm.config.pad_id),
+    positions_BxT=batch["positions"],
+    mask=masks.Full(length_B),
+  )
+  nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, tokens, chunk=settings.chunk)
+  weights = batch["weights"] * masked
+  nll_B, total, count = jnp.sum(nll * weights, 1), jnp.sum(batch["weights"]), jnp.sum(weights)
+  metrics = {
+    "masked_loss": (jnp.sum(nll_B), count),
+    "masked_accuracy": (jnp.sum(correct * weights), count),
+    "nelbo": (jnp.sum(nll_B * row_weights("bound", settings.schedule, order)), total),
+  }
+  loss = jnp.sum(nll_B * row_weights(settings.weighting, settings.schedule, order))
+  return loss, total, metrics
 
 
-def text_length(batch: dict) -> jax.Array:
+def text_length(batch: Batch) -> jax.Array:
   """int32 [B]: tokens of each row before its padding."""
   return jnp.sum(batch["segment_ids"] > 0, axis=1, dtype=jnp.int32)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from sbdjax import masks
 from sbdjax.lm import LM
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 
 
 @dataclasses.dataclass(frozen=True)
-class NTPLossConfig:
-  """Settings of the next-token loss.
+class NTPLoss(Loss):
+  """-sum log p(x_t | x_<t) over targets; weight: the sum of their weights.
 
   Attributes:
     document_mask: attention stays inside each packed document.
@@ -24,11 +26,29 @@ class NTPLossConfig:
   document_mask: bool = True
   chunk: int = CHUNK
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     check_chunk(self.chunk)
 
+  def __call__(
+    self, lm: LM, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The loss of a batch; see `Loss`."""
+    check_batch(batch)
+    del key
+    hidden, _ = lm.apply(
+      params,
+      batch["tokens"],
+      positions_BxT=batch["positions"],
+      mask=masks.Causal(documents(batch, self.document_mask)),
+    )
+    targets, weights = shifted(batch)
+    nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, targets, chunk=self.chunk)
+    loss, weight = jnp.sum(nll * weights), jnp.sum(weights)
+    accuracy = jnp.sum(correct * weights), weight
+    return loss, weight, {"ntp_loss": (loss, weight), "ntp_accuracy": accuracy}
 
-def shifted(batch: dict) -> tuple[jax.Array, jax.Array]:
+
+def shifted(batch: Batch) -> tuple[jax.Array, jax.Array]:
   """Aligns targets: position i predicts token i + 1 of the same document.
 
   Returns:
@@ -40,26 +60,6 @@ def shifted(batch: dict) -> tuple[jax.Array, jax.Array]:
   return jnp.pad(tokens[:, 1:], pad), jnp.pad(weights[:, 1:] * same, pad)
 
 
-def documents(batch: dict, document_mask: bool) -> masks.Documents | None:
+def documents(batch: Batch, document_mask: bool) -> masks.Documents | None:
   """The document bounds of the batch, or None where packing is not to be masked."""
   return masks.document_bounds(batch["segment_ids"]) if document_mask else None
-
-
-def make_loss(config: NTPLossConfig):
-  """-sum log p(x_t | x_<t) over targets; weight: the sum of their weights."""
-
-  def loss_fn(lm: LM, params, batch, key):
-    del key
-    hidden, _ = lm.apply(
-      params,
-      batch["tokens"],
-      positions_BxT=batch["positions"],
-      mask=masks.Causal(documents(batch, config.document_mask)),
-    )
-    targets, weights = shifted(batch)
-    nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, targets, chunk=config.chunk)
-    loss, weight = jnp.sum(nll * weights), jnp.sum(weights)
-    metrics = {"ntp_loss": (loss, weight), "ntp_accuracy": (jnp.sum(correct * weights), weight)}
-    return loss, weight, metrics
-
-  return loss_fn

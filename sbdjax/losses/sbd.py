@@ -13,6 +13,7 @@ the *masked* positions), its block length can be 0, and it passes L where Figure
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.ntp import documents, shifted
 
@@ -36,8 +38,8 @@ NORMALISATIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SBDLossConfig:
-  """Settings of the SBD loss.
+class SBDLoss(Loss):
+  """Equation 14; `weight` is the number of next-token targets.
 
   Attributes:
     block_size_min: smallest k. Equal to `block_size_max`: a fixed block size.
@@ -60,7 +62,7 @@ class SBDLossConfig:
   document_mask: bool = True
   chunk: int = CHUNK
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if not 1 <= self.block_size_min <= self.block_size_max:
       raise UsageError(
         "loss.block_size_min and block_size_max need 1 <= min <= max, got "
@@ -76,64 +78,83 @@ class SBDLossConfig:
       raise UsageError("loss.ntp_weight and loss.masked_weight must not be negative")
     check_chunk(self.chunk)
 
-
-def make_loss(config: SBDLossConfig):
-  """Equation 14 as a loss function; `weight` is the number of next-token targets."""
-  normalise = NORMALISATIONS[config.normalisation]
-
-  def loss_fn(lm: LM, params, batch, key):
+  def __call__(
+    self, lm: LM, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The loss of a batch; see `Loss`."""
+    check_batch(batch)
     if lm.config.mask_id is None:
       raise UsageError("the SBD loss needs a model with a mask token: set model.mask_id")
     key_size, key_noise = jax.random.split(key)
     # Drawn from the step's key alone: every device and example of a step shares one k.
     block_size = jax.random.randint(
-      key_size, (), config.block_size_min, config.block_size_max + 1, jnp.int32
+      key_size, (), self.block_size_min, self.block_size_max + 1, jnp.int32
     )
     keys_B = corruption.example_keys(key_noise, batch["example_id"])
-    noisy, masked, eta_B = corruption.mask_at_random(
-      keys_B, batch["tokens"], lm.config.mask_id, config.full_mask_fraction
+    noise = corruption.mask_at_random(
+      keys_B, batch["tokens"], lm.config.mask_id, self.full_mask_fraction
     )
-    return loss_on(lm, params, batch, noisy, masked, eta_B, block_size)
+    return loss_on(self, lm, params, batch, *noise, block_size)
 
-  def loss_on(lm: LM, params, batch, noisy, masked, eta_B, block_size):
-    """The loss of given noise; what a reference implementation is compared with."""
-    tokens, length = batch["tokens"], batch["tokens"].shape[1]
-    mask = masks.SBDTrain(
-      block_size=block_size,
-      documents=documents(batch, config.document_mask),
-      max_block_size=config.block_size_max,
-    )
-    hidden, _ = lm.apply(
-      params,
-      jnp.concatenate([tokens, noisy], axis=1),
-      positions_BxT=jnp.tile(batch["positions"], (1, 2)),
-      mask=mask,
-    )
-    next_tokens, ntp_weights = shifted(batch)
-    in_whole_block_L = jnp.arange(length) < (length // block_size) * block_size
-    masked_weights = batch["weights"] * (masked & in_whole_block_L)
-    nll, correct = token_nll(
-      lambda h: lm.logits(params, h),
-      hidden,
-      jnp.concatenate([next_tokens, tokens], axis=1),
-      chunk=config.chunk,
-    )
-    ntp_sum, weight = jnp.sum(nll[:, :length] * ntp_weights), jnp.sum(ntp_weights)
-    masked_nll_B = jnp.sum(nll[:, length:] * masked_weights, axis=1)
-    factor_B = normalise(eta_B, jnp.sum(masked_weights, axis=1), jnp.sum(ntp_weights, axis=1))
-    masked_sum = jnp.sum(masked_nll_B * factor_B)
 
-    if config.ntp_weight == 0.0:
-      ntp_sum = jax.lax.stop_gradient(ntp_sum)
-    loss = config.ntp_weight * ntp_sum + config.masked_weight * masked_sum
-    masked_count = jnp.sum(masked_weights)
-    metrics = {
-      "ntp_loss": (ntp_sum, weight),
-      "ntp_accuracy": (jnp.sum(correct[:, :length] * ntp_weights), weight),
-      "masked_loss": (jnp.sum(masked_nll_B), masked_count),
-      "masked_accuracy": (jnp.sum(correct[:, length:] * masked_weights), masked_count),
-    }
-    return loss, weight, metrics
+def loss_on(
+  settings: SBDLoss,
+  lm: LM,
+  params: Any,
+  batch: Batch,
+  noisy_BxL: jax.Array,
+  masked_BxL: jax.Array,
+  eta_B: jax.Array,
+  block_size: jax.Array | int,
+) -> tuple[jax.Array, jax.Array, Metrics]:
+  """The loss of given noise; what a reference implementation is compared with.
 
-  loss_fn.on = loss_on
-  return loss_fn
+  Args:
+    settings: of the loss.
+    lm, params, batch: as of `Loss`.
+    noisy_BxL: int32, the tokens with some of them masked.
+    masked_BxL: bool, which.
+    eta_B: float32, the probability a row was masked with.
+    block_size: k, at most `settings.block_size_max`; may be traced.
+
+  Returns:
+    As `Loss`.
+  """
+  tokens, length = batch["tokens"], batch["tokens"].shape[1]
+  mask = masks.SBDTrain(
+    block_size=block_size,
+    documents=documents(batch, settings.document_mask),
+    max_block_size=settings.block_size_max,
+  )
+  hidden, _ = lm.apply(
+    params,
+    jnp.concatenate([tokens, noisy_BxL], axis=1),
+    positions_BxT=jnp.tile(batch["positions"], (1, 2)),
+    mask=mask,
+  )
+  next_tokens, ntp_weights = shifted(batch)
+  in_whole_block_L = jnp.arange(length) < (length // block_size) * block_size
+  masked_weights = batch["weights"] * (masked_BxL & in_whole_block_L)
+  nll, correct = token_nll(
+    lambda h: lm.logits(params, h),
+    hidden,
+    jnp.concatenate([next_tokens, tokens], axis=1),
+    chunk=settings.chunk,
+  )
+  ntp_sum, weight = jnp.sum(nll[:, :length] * ntp_weights), jnp.sum(ntp_weights)
+  masked_nll_B = jnp.sum(nll[:, length:] * masked_weights, axis=1)
+  normalise = NORMALISATIONS[settings.normalisation]
+  factor_B = normalise(eta_B, jnp.sum(masked_weights, axis=1), jnp.sum(ntp_weights, axis=1))
+  masked_sum = jnp.sum(masked_nll_B * factor_B)
+
+  if settings.ntp_weight == 0.0:
+    ntp_sum = jax.lax.stop_gradient(ntp_sum)
+  loss = settings.ntp_weight * ntp_sum + settings.masked_weight * masked_sum
+  masked_count = jnp.sum(masked_weights)
+  metrics = {
+    "ntp_loss": (ntp_sum, weight),
+    "ntp_accuracy": (jnp.sum(correct[:, :length] * ntp_weights), weight),
+    "masked_loss": (jnp.sum(masked_nll_B), masked_count),
+    "masked_accuracy": (jnp.sum(correct[:, length:] * masked_weights), masked_count),
+  }
+  return loss, weight, metrics

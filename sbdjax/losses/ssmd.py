@@ -10,18 +10,32 @@ the D tokens are hidden; see `losses.mdm` for its distribution and the weights. 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from sbdjax.corruption import Order
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
-from sbdjax.losses.mdm import check_noise, draw_order, row_weights, text_length
+from sbdjax.losses.mdm import (
+  GENERATION,
+  as_bound,
+  check_noise,
+  draw_order,
+  row_weights,
+  text_length,
+)
 from sbdjax.sigma_lm import SigmaLM, in_order
 
 
 @dataclasses.dataclass(frozen=True)
-class SSMDLossConfig:
-  """Settings of the self-speculative loss.
+class SSMDLoss(Loss):
+  """Equation 9; `weight` is the weight of all targets.
+
+  Metrics, in nats per target: draft_loss and target_loss, the two terms (their sum is the loss);
+  draft_nelbo and target_nelbo, the same with the weights of the bound. Per hidden token:
+  draft_accuracy and target_accuracy.
 
   Attributes:
     schedule: how many tokens are hidden how often: "linear", or "cosine" (the paper's on text).
@@ -31,56 +45,61 @@ class SSMDLossConfig:
     chunk: tokens whose logits exist at one time.
   """
 
+  has_head: ClassVar[bool] = True
+
   schedule: str = "linear"
   weighting: str = "inverse_count"
   first_equal: bool = False
   chunk: int = CHUNK
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     check_noise(self.schedule, self.weighting)
     check_chunk(self.chunk)
 
+  def __call__(
+    self, lm: SigmaLM, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The loss of a batch; see `Loss`."""
+    check_batch(batch)
+    return loss_on(self, lm, params, batch, draw_order(batch, key, self.schedule))
 
-def make_loss(config: SSMDLossConfig):
-  """Equation 9 as a loss function; `weight` is the weight of all targets.
+  def evaluated(self) -> SSMDLoss:
+    """Both terms with the weights of the likelihood bound."""
+    return as_bound(self)
 
-  Metrics, in nats a target: draft_loss and target_loss, the two terms (their sum is the loss);
-  draft_nelbo and target_nelbo, the same with the weights of the bound. A hidden token:
-  draft_accuracy and target_accuracy.
-  """
+  def generation(self) -> dict[str, Any]:
+    """Every token sees every other."""
+    return dict(GENERATION)
 
-  def loss_fn(lm: SigmaLM, params, batch, key):
-    return loss_on(lm, params, batch, draw_order(batch, key, config.schedule))
 
-  def loss_on(lm: SigmaLM, params, batch, order: Order):
-    """The loss of a given order."""
-    tokens, rows = batch["tokens"], len(batch["tokens"])
-    noisy = jnp.where(order.hidden_places(), lm.config.mask_id, tokens)
-    hidden = lm.trunk(params, noisy, length_B=text_length(batch))
-    equal_at = order.revealed if config.first_equal else None
-    target = lm.target(params, tokens, hidden, order.sigma, equal_at_B=equal_at)
-    in_sigma = in_order(tokens, order.sigma)
-    nll, correct = token_nll(
-      lambda h: lm.logits(params, h),
-      jnp.concatenate([in_order(hidden, order.sigma), target]),
-      jnp.concatenate([in_sigma, in_sigma]),
-      chunk=config.chunk,
-    )
-    weights = in_order(batch["weights"], order.sigma) * order.hidden_columns()
-    total, count = jnp.sum(batch["weights"]), jnp.sum(weights)
-    factor_B = row_weights(config.weighting, config.schedule, order)
-    bound_B = row_weights("bound", config.schedule, order)
-    loss, metrics = 0.0, {}
-    for name, rows_of in (("draft", slice(rows)), ("target", slice(rows, None))):
-      nll_B = jnp.sum(nll[rows_of] * weights, axis=1)
-      term = jnp.sum(nll_B * factor_B)
-      loss += term
-      metrics |= {
-        f"{name}_loss": (term, total),
-        f"{name}_nelbo": (jnp.sum(nll_B * bound_B), total),
-        f"{name}_accuracy": (jnp.sum(correct[rows_of] * weights), count),
-      }
-    return loss, total, metrics
-
-  loss_fn.on = loss_on
-  return loss_fn
+def loss_on(
+  settings: SSMDLoss, lm: SigmaLM, params: Any, batch: Batch, order: Order
+) -> tuple[jax.Array, jax.Array, Metrics]:
+  """The loss of a given order; the other arguments and what is returned are those of `Loss`."""
+  tokens, rows = batch["tokens"], len(batch["tokens"])
+  noisy = jnp.where(order.hidden_places(), lm.config.mask_id, tokens)
+  hidden = lm.trunk(params, noisy, length_B=text_length(batch))
+  equal_at = order.revealed if settings.first_equal else None
+  target = lm.target(params, tokens, hidden, order.sigma, equal_at_B=equal_at)
+  in_sigma = in_order(tokens, order.sigma)
+  nll, correct = token_nll(
+    lambda h: lm.logits(params, h),
+    jnp.concatenate([in_order(hidden, order.sigma), target]),
+    jnp.concatenate([in_sigma, in_sigma]),
+    chunk=settings.chunk,
+  )
+  weights = in_order(batch["weights"], order.sigma) * order.hidden_columns()
+  total, count = jnp.sum(batch["weights"]), jnp.sum(weights)
+  factor_B = row_weights(settings.weighting, settings.schedule, order)
+  bound_B = row_weights("bound", settings.schedule, order)
+  loss, metrics = jnp.zeros(()), {}
+  for name, rows_of in (("draft", slice(rows)), ("target", slice(rows, None))):
+    nll_B = jnp.sum(nll[rows_of] * weights, axis=1)
+    term = jnp.sum(nll_B * factor_B)
+    loss += term
+    metrics |= {
+      f"{name}_loss": (term, total),
+      f"{name}_nelbo": (jnp.sum(nll_B * bound_B), total),
+      f"{name}_accuracy": (jnp.sum(correct[rows_of] * weights), count),
+    }
+  return loss, total, metrics

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sbdjax import pytree
+from sbdjax import checks, pytree
 from sbdjax.masks.rule import Full, Tile, chunks, iota, rows_of
 
 
@@ -21,6 +21,9 @@ class OpenBlock:
 
   boundary_B: jax.Array
   end_B: jax.Array
+
+  def __post_init__(self) -> None:
+    checks.fields(self)
 
   def intervals(self, num_queries, num_keys):
     del num_keys
@@ -53,6 +56,9 @@ class Cached:
   length_B: jax.Array
   start_B: jax.Array
   num_causal: int = pytree.static()
+
+  def __post_init__(self) -> None:
+    checks.fields(self)
 
   def intervals(self, num_queries, num_keys):
     capacity = num_keys - num_queries
@@ -95,6 +101,9 @@ class DraftTree:
   via_BxG: jax.Array
   chain: int = pytree.static()
   sizes: tuple[int, ...] = pytree.static()
+
+  def __post_init__(self) -> None:
+    checks.fields(self)
 
   def intervals(self, num_queries, num_keys):
     new = num_keys - num_queries  # index of the first new token
@@ -146,6 +155,9 @@ class Branches:
   branches: int = pytree.static(default=1)
   lead: int = pytree.static(default=0)
   block_size: int | None = pytree.static(default=None)
+
+  def __post_init__(self) -> None:
+    checks.fields(self)
 
   def intervals(self, num_queries, num_keys):
     columns = num_queries // self.branches

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from sbdjax import pytree
+from sbdjax import checks, pytree
 
 # Half-open, disjoint key intervals of every query row: (start0, end0, start1, end1, ...), int32
 # [B or 1, T] each. Empty: end <= start.
@@ -70,8 +70,7 @@ def chunks(start: int, stop: int, size: int) -> list[tuple[int, int]]:
 
 def rows_of(*values) -> Intervals:
   """Broadcasts scalars, [T] and [B, T] arrays to one [B or 1, T] shape."""
-  values = [jnp.atleast_2d(jnp.asarray(v, jnp.int32)) for v in values]
-  return tuple(jnp.broadcast_arrays(*values))
+  return tuple(jnp.broadcast_arrays(*(jnp.atleast_2d(jnp.asarray(v, jnp.int32)) for v in values)))
 
 
 def iota(n: int) -> jax.Array:
@@ -105,6 +104,9 @@ class Full:
   """Every query sees every key below `length_B` (all keys where it is None)."""
 
   length_B: jax.Array | None = None
+
+  def __post_init__(self) -> None:
+    checks.fields(self)
 
   def intervals(self, num_queries, num_keys):
     end = num_keys if self.length_B is None else self.length_B[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from sbdjax import pytree
+from sbdjax import checks, pytree
 from sbdjax.masks.rule import (
   BlockCausal,
   Causal,
@@ -148,6 +148,9 @@ class JacobiTrain:
   num_noisy: int = pytree.static()
   window: int | None = pytree.static(default=None)
 
+  def __post_init__(self) -> None:
+    checks.fields(self)
+
   def _first_of_window(self, j):
     """The first noisy column of the window that column `j` is in."""
     columns = self.num_noisy if self.window is None else self.window * self.block_size
@@ -188,6 +191,9 @@ class JacobiTrainCleanWindow:
   block_size: int = pytree.static()
   num_noisy: int = pytree.static()
   window: int = pytree.static()
+
+  def __post_init__(self) -> None:
+    checks.fields(self)
 
   def _edges(self, j):
     """First noisy columns of the window and of the block that column `j` is in."""

@@ -8,11 +8,13 @@ looks them up there. Presets import ml_collections alone, so that they can be li
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sbdjax.errors import UsageError
+from sbdjax.settings import nearest
 
 T = TypeVar("T")
 
@@ -38,6 +40,27 @@ RENAMED = {
 def names() -> list[str]:
   """The presets, by name; none of them is imported."""
   return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Any:
+  """The config of a preset, an `ml_collections.ConfigDict` to change and to train with.
+
+  Args:
+    name: "NAME" or "NAME:VARIANT".
+
+  Raises:
+    UsageError: there is no such preset or variant.
+
+  Example:
+    config = sbdjax.presets.load("stories_sbd:cpu")
+    config.train.steps = 100
+    sbdjax.train(config, "runs/mine")
+  """
+  preset, *variant = name.split(":", 1)
+  preset = RENAMED.get(preset, preset)
+  if preset not in names():
+    raise UsageError(f"no preset {preset!r}{nearest(preset, names())}: choose one of {names()}")
+  return importlib.import_module(f"sbdjax.presets.{preset}").get_config(*variant)
 
 
 @dataclasses.dataclass(frozen=True)

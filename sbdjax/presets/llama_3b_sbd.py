@@ -18,7 +18,7 @@ from sbdjax.presets.llama31_8b_sbd import RESERVED_TOKEN_0
 
 TOKENS_A_BATCH = 2**21
 # stage -> (loss, peak learning rate, warm-up, updates, row length, data)
-VARIANTS = Variants(
+VARIANTS: Variants[tuple[dict, float, int, int, int, dict]] = Variants(
   {
     "pretrain": (
       dict(name="ntp"),

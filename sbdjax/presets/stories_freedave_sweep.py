@@ -55,7 +55,7 @@ def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
       "decoder.threshold": tau,
       "decoder.draft_steps": 8,
       "decoder.eager": True,
-      "decoder.frugal": True,
+      "decoder.skip_known_forwards": True,
     }
     for tau in THRESHOLDS
   ]
@@ -64,13 +64,13 @@ def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
       "decoder.name": "freedave",
       "decoder.draft_steps": d,
       "decoder.eager": True,
-      "decoder.carry": True,
+      "decoder.reuse_verified_kv": True,
     }
     for d in (4, 8)
   ]
   frugal = {
     "decoder.name": "freedave", "decoder.draft_steps": 8, "decoder.eager": True,
-    "decoder.frugal": True,
+    "decoder.skip_known_forwards": True,
   }  # fmt: skip
   base = {
     "decoder.name": "ar",

@@ -8,6 +8,9 @@ of experiments/jacobi_stories260k/reproduce.sh). Prompts are the beginnings of v
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from sbdjax.presets import Variants
@@ -34,8 +37,8 @@ ABLATION = {
   "ar0.1": "linear, window 16, NC, w = 0.1",
   "ar10": "linear, window 16, NC, w = 10",
 }
-RECYCLING = {"pool": "ngrams", "num_candidates": 4}
-MULTIBLOCK = {"name": "jacobi_multiblock", "num_blocks": 2, "spawn_ratio": 0.85}
+RECYCLING: dict[str, Any] = {"pool": "ngrams", "num_candidates": 4}
+MULTIBLOCK: dict[str, Any] = {"name": "jacobi_multiblock", "num_blocks": 2, "spawn_ratio": 0.85}
 
 
 def _point(checkpoint: str, **decoder) -> dict:
@@ -73,7 +76,7 @@ def _ablation() -> list[dict]:
 
 
 # variant -> (what is measured on, the points)
-VARIANTS = Variants(
+VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
   {
     "methods": (dict(num_prompts=30, batch_size=1, repeats=3), _methods),
     "blocks": (dict(num_prompts=30, batch_size=15, repeats=1), _blocks),

@@ -9,6 +9,8 @@ the autoregressive transformer of this size (MD4, Table 2). `:cpu` is a small mo
 falls visibly within minutes on two cores.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from sbdjax.presets import Variants
@@ -16,7 +18,7 @@ from sbdjax.presets import Variants
 # 27 characters and the mask token, which SBD and masked diffusion need and NTP never sees.
 MODEL = dict(vocab_size=28, mask_id=27, norm_eps=1e-6, tie_embeddings=False)
 
-VARIANTS = Variants(
+VARIANTS: Variants[dict[str, Any]] = Variants(
   {
     "full": dict(
       model=dict(

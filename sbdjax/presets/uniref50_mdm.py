@@ -13,6 +13,8 @@ norm 1. Every residue is masked in the end, so ESM-2's token dropout is off. `:c
 on 126 residues a row.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from sbdjax.presets import Variants
@@ -28,7 +30,7 @@ ESM = dict(
   mlm_head=True,
 )
 
-VARIANTS = Variants(
+VARIANTS: Variants[dict[str, Any]] = Variants(
   {
     "full": dict(
       model=dict(

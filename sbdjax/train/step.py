@@ -11,13 +11,9 @@ import jax.numpy as jnp
 import optax
 
 from sbdjax.errors import UsageError
+from sbdjax.losses.base import Batch, LossFn, Metrics
 from sbdjax.train.optim import Optimizer
 from sbdjax.train.state import TrainState
-
-# (lm, params, batch, key) -> (loss_sum, weight, {name: (sum, weight)})
-LossFn = Callable[..., tuple[jax.Array, jax.Array, dict[str, tuple[jax.Array, jax.Array]]]]
-Batch = dict[str, jax.Array]
-Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +29,7 @@ class TrainStepConfig:
   accumulation: int = 1
   ema_decay: float = 0.0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.accumulation < 1:
       raise UsageError(f"train.accumulation must be at least 1, got {self.accumulation}")
     if not 0 <= self.ema_decay < 1:

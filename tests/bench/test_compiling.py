@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import pytest
 
 from sbdjax import __main__ as entry
+from sbdjax import pytree
 from sbdjax.bench import compiling
 from sbdjax.bench.timing import compile_for
-from sbdjax.cli import bench_common, bench_compile, decoders
-from sbdjax.decode.base import Sampler
+from sbdjax.cli import bench_common, bench_compile
+from sbdjax.decode import registry
+from sbdjax.decode.base import Limits, Sampler
+from sbdjax.decode.method import Method
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from tests import models
@@ -26,25 +29,28 @@ def test_sampler_is_compiled_for_shapes_alone():
   """Parameters of 4 TB: whatever were allocated would not fit."""
   params = {"w": jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)}
 
-  def build(numbers):
-    init = lambda params, prompt, lengths, keys: _State(prompt * numbers["n"], lengths)
-    step = lambda params, state: state._replace(out=state.out + params["w"][0, 0].astype(int))
-    return Sampler(init, step, lambda state: state.out[:, 0] > 3)
+  @pytree.dataclass
+  class Toy(Method):
+    n: int = 2
 
-  row = compiling.time_sampler(
-    "toy", 5, build, params, numbers={"n": 2}, batch_size=3, prompt_length=4
-  )
+    def sampler(self, lm, limits):
+      init = lambda params, prompt, lengths, keys: _State(prompt * self.n, lengths)
+      step = lambda params, state: state._replace(out=state.out + params["w"][0, 0].astype(int))
+      return Sampler(init, step, lambda state: state.out[:, 0] > limits.max_tokens)
+
+  lm, sizes = models.lm_of(num_layers=5), dict(batch_size=3, prompt_length=4)
+  row = compiling.time_sampler("toy", lm, Toy(), params, Limits(3), **sizes)
   assert (row.program, row.num_layers) == ("toy", 5) and 0 < row.seconds < 60
   assert row.temporary_bytes < 1 << 20
 
 
-@pytest.mark.parametrize("name", decoders.METHODS)
+@pytest.mark.parametrize("name", registry.REGISTRY[registry.METHOD])
 def test_every_sampler_can_be_built(name):
-  config = bench_compile.decoder_of(name, 4)
+  decoding = bench_compile.decoding_of(name, 4)
   model = models.config(mask_id=12)
-  on_top = decoders.METHODS[name].models == (SigmaLM,)
+  on_top = decoding.method.models == (SigmaLM,)
   lm = make_sigma_lm(model, HeadConfig()) if on_top else models.lm_of(mask_id=12)
-  assert callable(decoders.make_sampler(lm, config, ()).step)
+  assert callable(decoding.method.sampler(lm, decoding.limits(())).step)
 
 
 def test_memory_of_a_program_counts_shared_buffers_once():

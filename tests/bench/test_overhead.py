@@ -9,20 +9,21 @@ from sbdjax import cache as kv_cache
 from sbdjax.bench import overhead
 from sbdjax.bench.overhead import Forward
 from sbdjax.bench.timing import TimedDecoder
-from sbdjax.decode import sampling, sbd, select
 from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode.rules import TopK
 from tests import models
 
-SBD = [Forward(0, 4, 4), Forward(4, 4, 4)]
+BLOCKS = [Forward(0, 4, 4), Forward(4, 4, 4)]
 
 
 def test_counts_follow_from_the_widths():
   assert overhead.counts([Forward(1, 0, 1)], 7, 7) == [7]
   # Three blocks of 4, of 3 forwards each; the first of the second and third are twice as wide.
-  assert overhead.counts(SBD, 9, 7 * 4 + 2 * 8) == [7, 2]
+  assert overhead.counts(BLOCKS, 9, 7 * 4 + 2 * 8) == [7, 2]
 
 
-@pytest.mark.parametrize("forwards, nfe, tokens", [([Forward(1, 0, 1)], 7, 8), (SBD, 3, 13)])
+@pytest.mark.parametrize("forwards, nfe, tokens", [([Forward(1, 0, 1)], 7, 8), (BLOCKS, 3, 13)])
 def test_impossible_counts(forwards, nfe, tokens):
   with pytest.raises(ValueError, match="never have"):
     overhead.counts(forwards, nfe, tokens)
@@ -49,13 +50,12 @@ def test_the_loop_runs_as_many_forwards_as_it_is_told():
 @pytest.mark.long
 def test_sampler_and_forwards_are_timed_in_turns():
   lm = models.lm_of(mask_id=12)
-  greedy = sampling.make_choice(0.0, 0, 1.0)
-  build = lambda _: sbd.make_sampler(lm, Limits(8), greedy, select.top_k(2), 4)
   found = overhead.measure(
     lm,
     models.random_params(lm),
-    TimedDecoder(build),
-    SBD,
+    TimedDecoder(lm, Limits(8)),
+    SBD(4, TopK(2)),
+    BLOCKS,
     [1, 2, 3],
     batch_size=2,
     max_tokens=8,

@@ -6,36 +6,38 @@ import pytest
 
 from sbdjax.bench import timing
 from sbdjax.bench.decoding import time_sampler
-from sbdjax.cli import decoders
-from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.decode.any_order.mdm import MDM
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.generate import Decoder
+from sbdjax.decode.rules import EBEntropy
+from sbdjax.decode.tokens import Categorical
 from tests import models
 
 LM = models.lm_of(mask_id=12)
 PARAMS = models.random_params(LM)
 PROMPTS = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 1], [2]]
-CONFIG = DecoderConfig(name="sbd", max_tokens=9, block_size=4, temperature=1.0)
+LIMITS = Limits(9, (3,))
 
 
-def build(numbers):
-  return decoders.make_sampler(LM, CONFIG, (3,), numbers)
+def sbd_of(gamma):
+  return SBD(4, EBEntropy(gamma), Categorical(1.0))
 
 
 @pytest.fixture(scope="module")
 def decoder():
-  return timing.TimedDecoder(build)
+  return timing.TimedDecoder(LM, LIMITS)
 
 
-def run(decoder, **numbers):
+def run(decoder, gamma=0.1):
   """Five prompts in batches of two: the last one is filled up."""
-  numbers = decoders.numbers_of(CONFIG) | numbers
-  return decoder.run(PARAMS, PROMPTS, jax.random.key(1), numbers, 2)
+  return decoder.run(sbd_of(gamma), PARAMS, PROMPTS, jax.random.key(1), 2)
 
 
 @pytest.mark.long
 def test_same_results_as_the_plain_driver(decoder):
-  numbers = decoders.numbers_of(CONFIG)
-  expected = Decoder(build).generate(PARAMS, PROMPTS, jax.random.key(1), numbers, 3)
+  plain = Decoder(LM, LIMITS)
+  expected = plain.generate(sbd_of(0.1), PARAMS, PROMPTS, jax.random.key(1), batch_size=3)
   for a, b in zip(run(decoder).results, expected, strict=True):
     assert (a.prompt_tokens, a.tokens, a.nfe, a.reveal_step, a.finish, a.prefill_nfe) == (
       b.prompt_tokens, b.tokens, b.nfe, b.reveal_step, b.finish, b.prefill_nfe
@@ -45,10 +47,17 @@ def test_same_results_as_the_plain_driver(decoder):
 def test_numbers_change_without_compiling(decoder):
   nfe, compiled = [], []
   for gamma in (0.0, 5.0):
-    nfe.append(sum(r.nfe for r in run(decoder, gamma=gamma).results))
+    nfe.append(sum(r.nfe for r in run(decoder, gamma).results))
     compiled.append(decoder.compile_seconds)
   assert nfe[1] < nfe[0]
   assert compiled[1] == compiled[0] > 0
+
+
+@pytest.mark.long
+def test_methods_that_fill_in_any_order_take_empty_prompts(decoder):
+  method = MDM(attention="full")
+  done = decoder.run(method, PARAMS, [[], [1, 2]], jax.random.key(1), batch_size=0)
+  assert [len(r.tokens) for r in done.results] == [9, 9] and done.decode_seconds > 0
 
 
 def test_speed_is_tokens_by_decoding_time(decoder):
@@ -62,10 +71,8 @@ def test_speed_is_tokens_by_decoding_time(decoder):
 
 
 def test_a_row_of_the_benchmark():
-  endless = lambda numbers: decoders.make_sampler(LM, CONFIG, (), numbers)
-  numbers = decoders.numbers_of(CONFIG)
-  decoder = timing.TimedDecoder(endless)
-  row, tokens = time_sampler("sbd", decoder, PARAMS, PROMPTS, numbers=numbers, repeats=5)
+  endless = timing.TimedDecoder(LM, Limits(9))
+  row, tokens = time_sampler("sbd", endless, sbd_of(0.1), PARAMS, PROMPTS, repeats=5)
   assert [len(t) for t in tokens] == [9] * 5 and row.tokens == 45 and row.batch_size == 5
   assert row.prompt_length == 4
   assert row.low <= row.tokens_per_second <= row.high and row.repeats == 5

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sbdjax.bench import torch_llama
-from sbdjax.cli import decoders
-from sbdjax.cli.decoders import DecoderConfig
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import UsageError
 from tests import models
@@ -67,9 +67,8 @@ def test_transformers_generates_our_greedy_tokens(interleaved):
   lm = models.lm_of(rope_interleaved=interleaved, mask_id=12)
   params = models.random_params(lm)
   row, theirs = torch_llama.time_generate(lm.config, params, PROMPTS, 8, 2, threads=1)
-  config = DecoderConfig(name="ar", max_tokens=8)
-  decoder = Decoder(lambda _: decoders.make_sampler(lm, config, ()))
-  ours = [r.tokens for r in decoder.generate(params, PROMPTS, jax.random.key(0))]
+  results = Decoder(lm, Limits(8)).generate(AR(), params, PROMPTS, jax.random.key(0))
+  ours = [r.tokens for r in results]
   assert ours == theirs
   assert row.tokens == 16 and row.low <= row.tokens_per_second <= row.high
 

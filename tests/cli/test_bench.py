@@ -40,7 +40,7 @@ def test_table_without_mask_token_times_ar_alone(capsys):
   flags = ["--batch_sizes=1", "--max_tokens=4", "--repeats=5", "--no_torch"]
   assert entry.main(["bench", "decoding", *flags]) == 0
   out = capsys.readouterr().out
-  assert "stories260K, 4 tokens a prompt, cpu" in out and "sbd" not in out
+  assert "stories260K, 4 tokens per prompt, cpu" in out and "sbd" not in out
 
 
 @pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")

@@ -13,6 +13,7 @@ from ml_collections.config_dict import placeholder
 from sbdjax import __main__ as entry
 from sbdjax.cli import VERBS, common
 from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.settings import to_dataclass
 from tests.helpers import sibling_configs
 
 
@@ -176,7 +177,7 @@ def test_split_overrides():
 def test_to_dataclass_converts_what_means_the_same():
   fields = dict(count=3, rate=1, shape=[1, 2], limit=None, inner={"factor": 2})
   for section in (fields, ConfigDict(fields)):
-    built = common.to_dataclass(Section, section, "section")
+    built = to_dataclass(Section, section, "section")
     assert built == Section(3, 1.0, shape=(1, 2), inner=Inner(2.0))
     assert isinstance(built.rate, float) and isinstance(built.inner.factor, float)
 
@@ -196,12 +197,12 @@ def test_to_dataclass_converts_what_means_the_same():
 )
 def test_to_dataclass_refuses_the_rest(fields, message):
   with pytest.raises(UsageError, match=message):
-    common.to_dataclass(Section, fields, "section")
+    to_dataclass(Section, fields, "section")
 
 
 def test_an_unset_placeholder_counts_as_left_out_only_where_none_is_allowed():
   section = ConfigDict({"count": 1, "limit": placeholder(int)})
-  assert common.to_dataclass(Section, section).limit is None
+  assert to_dataclass(Section, section).limit is None
 
 
 def _raise(error):

@@ -32,7 +32,7 @@ def test_tells_the_documented_story(capsys):
   )  # fmt: skip
   out = capsys.readouterr().out
   assert code == 0 and out.startswith(STORY)
-  assert "60 tokens in 60 forwards (and 1 for the prompt), 1.00 tokens a forward" in out
+  assert "60 tokens in 60 forwards (and 1 for the prompt), 1.00 tokens per forward" in out
 
 
 def test_json_of_ragged_token_prompts(tiny, capsys):
@@ -76,7 +76,7 @@ def test_sbd_from_a_file_of_prompts(tiny, tmp_path, capsys):
   assert [r["prompt_tokens"] for r in slow] == [
     tokenizer.encode(t, bos=True) for t in ("Tom had a dog", "Once")
   ]
-  assert all(len(set(r["reveal_step"])) == len(r["tokens"]) for r in slow)  # one a forward
+  assert all(len(set(r["reveal_step"])) == len(r["tokens"]) for r in slow)  # one per forward
   assert sum(r["nfe"] for r in fast) < sum(r["nfe"] for r in slow)
   assert all(512 not in r["tokens"] for r in slow + fast)
   assert slow[0]["decoder"]["gamma"] == 0.0 and slow[0]["decoder"]["rule"] == "eb_entropy"
@@ -116,7 +116,7 @@ def test_rows_do_not_depend_on_the_batch(tiny, capsys):
     (["--prompt=a", "--prmpt=b"], 2, "unknown argument '--prmpt=b' (did you mean '--prompt'?)"),
     ([], 2, "give one of --prompt, --prompts_file and --prompt_tokens; found none"),
     (["--prompt=a", "--prompt_tokens=[[1]]"], 2, "found --prompt and --prompt_tokens"),
-    (["--prompt_tokens=[1,2]"], 2, "one list of token ids a prompt"),
+    (["--prompt_tokens=[1,2]"], 2, "one list of token ids per prompt"),
     (["--prompt_tokens=[[1],[]]"], 2, "prompt 1 is empty"),
     (["--prompt_tokens=[]"], 2, "no prompts"),
     (["--prompt_tokens=[[1,600]]"], 2, "prompt 0 holds token 600; the model knows 0..512"),
@@ -153,6 +153,6 @@ def test_checkpoints_that_cannot_be_used(tmp_path, capsys, checkpoint, code, mes
 
 
 def test_device_is_named():
-  from sbdjax.cli import record
+  from sbdjax.evals import record
 
   assert record.device() == "cpu" == jax.devices()[0].platform

@@ -4,7 +4,7 @@ import pytest
 
 from sbdjax.cli import rounds, sweep, trajectories
 from sbdjax.cli.common import load_config
-from sbdjax.cli.train import parse_settings, schema
+from sbdjax.train.settings import parse_settings, schema
 
 
 def planned(name, flags, workdir):

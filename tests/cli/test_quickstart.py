@@ -11,10 +11,10 @@ from sbdjax.cli.quickstart import FULL, Model
 
 def test_the_grid_is_ar_and_every_bound_for_every_model():
   points = quickstart.grid([Model("a", "first"), Model("b", "second")], FULL)
-  assert [(p.sweep.label, p.decoder.name) for p in points] == [
+  assert [(p.sweep.label, p.decoding.name) for p in points] == [
     (label, name) for label in ("first", "second") for name in ["ar"] + ["sbd"] * 7
   ]
-  assert {p.decoder.gamma for p in points if p.decoder.name == "sbd"} == {
+  assert {p.decoding.method.rule.gamma for p in points if p.decoding.name == "sbd"} == {
     0.0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5,
   }  # fmt: skip
   assert {p.sweep.judge for p in points} == {"stories260K"}

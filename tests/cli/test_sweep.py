@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
-from sbdjax.cli import record, sweep
-from sbdjax.errors import DataError, UsageError
-from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.evals import sweep
 from tests.cli import checkpoints
 
 CONFIG = """
@@ -89,82 +87,11 @@ def test_goes_on_after_a_torn_line(finished, config, tmp_path, monkeypatch):
     sweep.Bench, "measure", lambda self, point: measured.append(point) or measure(self, point)
   )
   assert entry.main(["sweep", f"--config={config}", f"--workdir={tmp_path}"]) == 0
-  assert [p.decoder.gamma for p in measured] == [9.0]
+  assert [p.decoding.method.rule.gamma for p in measured] == [9.0]
   after = (tmp_path / "points.jsonl").read_bytes().splitlines(keepends=True)
   assert after[:2] == before[:2] and len(after) == 3
   old, new = json.loads(before[2]), json.loads(after[2])
   assert new["settings"] == old["settings"] and new["nfe"] == old["nfe"]
-
-
-def test_other_settings_or_weights_are_other_points(config, tmp_path):
-  base = {
-    "sweep": {"checkpoint": "x", "num_prompts": 3},
-    "decoder": {"name": "sbd", "gamma": 0.5},
-    "data": {},
-  }
-  keys = set()
-  for overrides, crc in [
-    ({}, 1),
-    ({}, 2),
-    ({"decoder.gamma": 0.6}, 1),
-    ({"decoder.block_size": 3}, 1),
-    ({"sweep.batch_size": 7}, 1),
-    ({"sweep.seed": 1}, 1),
-    ({"data.separator": "|"}, 1),
-    ({"decoder.name": "ar"}, 1),
-  ]:
-    keys.add(sweep.key_of(sweep.make_point(base, overrides).settings(crc)))
-  assert len(keys) == 8
-  # A name is only a name.
-  assert sweep.key_of(sweep.make_point(base, {"sweep.label": "b"}).settings(1)) in keys
-  # gamma does not matter to AR, so it does not make another point of it.
-  same = [
-    sweep.make_point(base | {"decoder": {"name": "ar", "gamma": g}}, {}).settings(1)
-    for g in (0.1, 0.2)
-  ]
-  assert same[0] == same[1]
-
-
-def test_fingerprints_tell_weights_apart(tmp_path):
-  paths = [checkpoints.write_tiny(tmp_path / f"{i}.safetensors", seed=i) for i in (0, 1)]
-  crcs = [record.fingerprint(load_pretrained(p).params) for p in (*paths, paths[0])]
-  assert crcs[0] == crcs[2] != crcs[1]
-
-
-def test_json_lines(tmp_path):
-  path = tmp_path / "x.jsonl"
-  path.write_bytes(b'{"key": "a"}\n{"key": "b", "torn": "' + 100 * b"x")
-  lines = record.JsonLines(path)
-  assert [r["key"] for r in lines.records] == ["a"]
-  lines.append({"key": "c", "value": 0.5})
-  lines.append({"key": "d"})
-  text = path.read_text()
-  assert text == '{"key": "a"}\n{"key": "c", "value": 0.5}\n{"key": "d"}\n'
-  assert record.JsonLines(path).records == lines.records
-  with pytest.raises(ValueError):
-    lines.append({"value": float("nan")})
-  assert path.read_text() == text
-  path.write_text('{"key": "a"}\nbroken\n{"key": "b"}\n')
-  with pytest.raises(DataError, match="line 2 is not a record"):
-    record.JsonLines(path)
-
-
-@pytest.mark.parametrize(
-  ("overrides", "message"),
-  [
-    ({"decoder.gama": 1}, "unknown field decoder.gama .did you mean 'gamma'"),
-    ({"gamma": 1}, "overrides are named like decoder.gamma"),
-    ({"decodr.gamma": 1}, "overrides are named like"),
-    ({"decoder.gamma": -1.0}, "must not be negative"),
-    ({"decoder.gamma": "much"}, "expected float"),
-    ({"decoder.tau": 0.5}, "decoder.tau has no effect"),
-    ({"sweep.repeats": 0}, "sweep.repeats=0 must be at least 1"),
-  ],
-)
-def test_bad_entries_of_the_grid(overrides, message):
-  base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd"}, "data": {}}
-  with pytest.raises(UsageError, match=message):
-    sweep.make_point(base, overrides)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +144,7 @@ def test_the_shipped_config_spans_the_bounds_of_the_quickstart():
 
   base = stories_sbd_sweep.get_config()
   points = [sweep.make_point(base, entry) for entry in stories_sbd_sweep.get_sweep()]
-  assert [p.decoder.name for p in points] == ["ar"] + ["sbd"] * 7
-  gammas = [p.decoder.gamma for p in points[1:]]
+  assert [p.decoding.name for p in points] == ["ar"] + ["sbd"] * 7
+  gammas = [p.decoding.method.rule.gamma for p in points[1:]]
   np.testing.assert_allclose(gammas, [0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5])
-  assert points[1].sweep.prompt_tokens == 16 and points[1].decoder.max_tokens == 200
+  assert points[1].sweep.prompt_tokens == 16 and points[1].decoding.max_tokens == 200

@@ -13,8 +13,8 @@ from sbdjax.cli import rounds, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import TrainBatches
 from sbdjax.data.trajectories import Store
-from sbdjax.decode import ar, sampling
 from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import UsageError
 from sbdjax.interop import load_pretrained
@@ -76,7 +76,7 @@ def test_texts_are_those_of_greedy_decoding_up_to_eos(collected):
   assert len(examples) == 9 and len(shards(collected)) == 3
   prompts = [e.tokens[: e.prompt_len].tolist() for e in examples]
   assert {len(p) for p in prompts} <= set(range(2, 7)) and len({len(p) for p in prompts}) > 2
-  decoder = Decoder(lambda _: ar.make_sampler(model.lm, Limits(12, EOS), sampling.greedy()))
+  decoder = Decoder(lambda _: AR().sampler(model.lm, Limits(12, EOS)))
   results = list(decoder.generate(model.params, prompts, jax.random.key(0)))
   assert {r.finish for r in results} == {"eos", "length"}  # both kinds of end are here
   for example, result in zip(examples, results, strict=True):
@@ -97,7 +97,7 @@ def test_a_lost_shard_is_made_again_and_only_that(config, collected, capsys):
   (collected / "dataset_info.json").unlink()
   assert entry.main(["trajectories", f"--config={config}", f"--workdir={collected}"]) == 0
   out = capsys.readouterr().out
-  assert "2 of 3 shards are there" in out and out.count("tokens a forward") == 1
+  assert "2 of 3 shards are there" in out and out.count("tokens per forward") == 1
   assert shards(collected) == before and len(Store(collected)) == 9
 
 
@@ -160,7 +160,7 @@ def test_two_rounds_and_what_they_leave(finished):
 def test_a_finished_run_does_nothing(config, finished, capsys):
   files = {p: p.stat().st_mtime_ns for p in finished.rglob("*") if "array_record" in p.name}
   assert _train(config, finished) == 0
-  assert "tokens a forward" not in capsys.readouterr().out
+  assert "tokens per forward" not in capsys.readouterr().out
   assert files == {p: p.stat().st_mtime_ns for p in files}
   assert checkpoints.steps(finished / "round2") == [4]
 

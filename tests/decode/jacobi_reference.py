@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import jax
 
-from sbdjax.decode.jacobi_drafts import _FILL_STREAM
+from sbdjax.decode.jacobi.drafts import DRAFT_STREAM
 from tests.reference import visibility
 
 
 def from_text(key, text, position):
   """A token of the text so far; which key is used is checked, not what noise it gives."""
-  return text[int(jax.random.bits(jax.random.fold_in(key, _FILL_STREAM + position))) % len(text)]
+  return text[int(jax.random.bits(jax.random.fold_in(key, DRAFT_STREAM + position))) % len(text)]
 
 
 @dataclasses.dataclass
@@ -30,7 +30,7 @@ class NGrams:
   grams: list = dataclasses.field(default_factory=list)
 
   def match(self, drafts, c):
-    """Drafts of the open block with the tokens behind c replaced."""
+    """Drafts of the open block with the tokens after c replaced."""
     found = []
     for gram in self.grams:
       continued = (gram[1:] + drafts[len(gram) - 1 :])[: len(drafts)]
@@ -58,8 +58,8 @@ class Points:
     found = []
     for sequence in self.sequences[1:]:
       if c in sequence:
-        behind = sequence[sequence.index(c) + 1 :]
-        found.append((behind + drafts[len(behind) :])[: len(drafts)])
+        rest = sequence[sequence.index(c) + 1 :]
+        found.append((rest + drafts[len(rest) :])[: len(drafts)])
     return found if self.rejected and len(found) >= 2 else []
 
   def push(self, generated, drafts, ahead, rejected, **_):
@@ -100,7 +100,7 @@ class Ahead:
   kept: int = 0
 
   def update(self, predicted):
-    """`predicted[j]` is the prediction behind token j."""
+    """`predicted[j]` is the prediction after token j."""
     first = self.kept  # stays, whatever it is
     self.kept = min(first + 1, len(self.tokens))
     while self.kept < len(self.tokens) and self.tokens[self.kept] == predicted[self.kept - 1]:
@@ -118,7 +118,7 @@ def reference(choose, finished, rules):
     x, steps, pool, nfe = list(prompt), [], r.pool(), 0
 
     def predict(text, chain):
-      """What is chosen behind each token of the chain."""
+      """What is chosen after each token of the chain."""
       whole = text + chain
       logits = logits_fn(whole, visibility.causal(len(whole)))
       return [
@@ -132,19 +132,19 @@ def reference(choose, finished, rules):
     ahead: list[Ahead] = []
     while True:
       c, length = x[-1], len(x)
-      behind = [t for block in ahead for t in block.tokens]
+      later = [t for block in ahead for t in block.tokens]
       rows = [drafts] + (pool.match(drafts, c) if pool else [])
-      wanted = [predict(x[:-1], [c, *row, *behind]) for row in rows]
+      wanted = [predict(x[:-1], [c, *row, *later]) for row in rows]
       accepted = []
       for row, want in zip(rows, wanted, strict=True):
-        verified = row + behind if r.eager else row
+        verified = row + later if r.eager else row
         hits = itertools.takewhile(
           lambda pair: pair[0] == pair[1], zip(verified, want, strict=False)
         )
         accepted.append(len(list(hits)))
       best = accepted.index(max(accepted))
       want, a = wanted[best], accepted[best]
-      new = (rows[best] + behind)[:a] + [want[a]]
+      new = (rows[best] + later)[:a] + [want[a]]
       x += new
       steps += [nfe] * len(new)
       nfe += 1
@@ -159,7 +159,7 @@ def reference(choose, finished, rules):
           predicted=want,
           generated=x[len(prompt) - 1 :],
           drafts=drafts,
-          ahead=behind,
+          ahead=later,
           rejected=len(x) < end,
         )
       if r.window:

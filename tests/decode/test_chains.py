@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax.decode import ar, chains
+from sbdjax.decode.causal.ar import prefill
+from sbdjax.decode.jacobi import chains
 from sbdjax.errors import UsageError
 from tests import models
 from tests.decode.registry import MASK
@@ -22,21 +23,21 @@ BEST, KEPT = np.array([2, 0, 1], np.int32), np.array([3, 1, 4], np.int32)
 @pytest.mark.parametrize("mode", chains.MODES)
 def test_each_chain_is_as_if_alone(mode):
   params = models.random_params(NET, seed=3)
-  # The last slots of the text are those the longest row needs, so scratch lies right behind them.
+  # The last slots of the text are those the longest row needs, so scratch lies right after them.
   text = WIDTH + COLUMNS
 
   @quick_jit
   def run(params, tokens_BxRxT, best, kept):
-    several = chains.make_chains(NET, mode, CHAINS, COLUMNS)
-    cache = ar.prefill(NET, params, PROMPTS, LENGTHS, text + several.scratch)
-    logits, cache = several.run(params, cache, tokens_BxRxT)
+    several = chains.make_chains(mode, CHAINS, COLUMNS)
+    cache = prefill(NET, params, PROMPTS, LENGTHS, text + several.scratch)
+    logits, cache = several.run(NET, params, cache, tokens_BxRxT)
     return logits, several.keep(cache, best, kept)
 
   @quick_jit
   def alone(params, tokens_BxT):
-    one = chains.as_batch(NET, 1, COLUMNS)
-    cache = ar.prefill(NET, params, PROMPTS, LENGTHS, text)
-    logits, cache = one.run(params, cache, tokens_BxT[:, None])
+    one = chains.BatchedChains(1)
+    cache = prefill(NET, params, PROMPTS, LENGTHS, text)
+    logits, cache = one.run(NET, params, cache, tokens_BxT[:, None])
     return logits[:, 0], cache
 
   logits, cache = jax.device_get(run(params, TOKENS, BEST, KEPT))
@@ -53,4 +54,4 @@ def test_each_chain_is_as_if_alone(mode):
 
 def test_an_unknown_mode():
   with pytest.raises(UsageError, match="draft_mode='trees': choose one of batch, tree"):
-    chains.make_chains(NET, "trees", 2, 3)
+    chains.make_chains("trees", 2, 3)

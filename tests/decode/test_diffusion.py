@@ -4,9 +4,18 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax.decode import base, canvas, diffusion, freedave, sampling, schedule, select
-from sbdjax.decode.forward import Forwarding
+from sbdjax.decode import base
+from sbdjax.decode.diffusion import network as networks
+from sbdjax.decode.diffusion.blocks import Blocks
+from sbdjax.decode.diffusion.caches.exact import ExactNetwork
+from sbdjax.decode.diffusion.caches.whole import WholeNetwork
+from sbdjax.decode.diffusion.freedave import FreeDave
+from sbdjax.decode.diffusion.network import Forwarding
+from sbdjax.decode.diffusion.predict import Predictor
+from sbdjax.decode.diffusion.schedule import StaticSteps, Threshold
+from sbdjax.decode.diffusion.static import Dynamic, Static
 from sbdjax.errors import UsageError
+from sbdjax.interop.settings import GenerationDefaults
 from tests import models
 from tests.decode import diffusion_reference as reference
 from tests.jit import quick_jit
@@ -20,20 +29,25 @@ PROMPTS = np.array([[1, 2, 5, 4, 0], [4, 8, 9, 10, 1], [2, 0, 0, 0, 0], [9, 3, 6
 LENGTHS, LIMITS = np.array([4, 5, 1, 3], np.int32), np.array([9, 7, 4, 8], np.int32)
 
 
-def build(
-  cache, block, attention, steps=None, tau=None, exits="never", drafting=None, **forwarding
-):
-  cut = canvas.Canvas(base.Limits(MAX_TOKENS, EOS, LIMITS), block, attention, MASK, exits)
-  order = select.by_score(select.confidence)
-  model = diffusion.Model(LM, sampling.greedy(), order, Forwarding(cache, **forwarding), (0,))
-  plan = schedule.static(steps) if tau is None else schedule.threshold(tau)
-  if drafting is None:
-    return diffusion.make_sampler(model, cut, plan)
-  return freedave.make_sampler(model, cut, plan, drafting)
+CACHES = {
+  "none": networks.NoCache(),
+  "block": networks.BlockCache(),
+  "prefix": networks.PrefixCache(),
+  "dual": networks.DualCache(),
+}
+
+
+def method_of(cache, block, attention, steps=None, tau=None, exits=None, **forwarding):
+  parts = {
+    "blocks": Blocks(block, attention, exits is not None, exits or "block"),
+    "predictor": Predictor(suppress=(0,)),
+    "forwarding": Forwarding(CACHES[cache], **forwarding),
+  }
+  return Static(steps, **parts) if tau is None else Dynamic(tau, **parts)
 
 
 def decode(*args, **settings):
-  sampler = build(*args, **settings)
+  sampler = method_of(*args, **settings).sampler(LM, base.Limits(MAX_TOKENS, EOS, LIMITS))
   run = quick_jit(lambda *args: base.decode(sampler, *args).out)
   return jax.device_get(run(PARAMS, PROMPTS, LENGTHS, jax.random.key(0)))
 
@@ -67,7 +81,7 @@ def test_equals_numpy_without_a_cache(cache, block, attention, rest):
   out = decode(cache, block, attention, **rest)
   rules = reference.Rules(
     MASK, EOS, block, attention, rest.get("steps"), rest.get("tau"),
-    exit=rest.get("exits", "never"), shifted=rest.get("shifted", False),
+    exit=rest.get("exits") or "never", shifted=rest.get("shifted", False),
     frozen=cache if cache in ("prefix", "dual") else None,
   )  # fmt: skip
   for row in range(len(PROMPTS)):
@@ -89,7 +103,7 @@ def test_an_exact_cache_changes_nothing_but_the_cost():
   whole = decode("none", 4, "block_causal", **settings)
   for name in ("tokens_BxC", "reveal_step_BxC", "length_B", "text_end_B"):
     np.testing.assert_array_equal(getattr(cached, name), getattr(whole, name))
-  # One forward more a block, and for a prompt that fills one; both passes of guidance count.
+  # One forward more per block, and for a prompt that fills one; both passes of guidance count.
   end = -(-(LENGTHS + LIMITS) // 4) * 4
   num_blocks = end // 4 - LENGTHS // 4
   np.testing.assert_array_equal(whole.nfe_B, end - LENGTHS)
@@ -100,38 +114,99 @@ def test_an_exact_cache_changes_nothing_but_the_cost():
   np.testing.assert_array_equal(cached.query_tokens_B, 2 * (4 + 1) * cached.nfe_B)
 
 
+LIMIT, NO_EOS = base.Limits(4, EOS), base.Limits(4)
+FULL = Blocks(4, "full")
+
+
+def test_the_automatic_cache_is_the_one_that_fits():
+  for attention, fits in (("full", WholeNetwork), ("block_causal", ExactNetwork)):
+    grid = Blocks(4, attention).grid(LIMIT, MASK)
+    assert isinstance(Forwarding().network(LM, grid), fits)
+
+
 @pytest.mark.parametrize(
-  ("args", "settings", "message"),
+  ("make", "message"),
   [
-    (("none", 0, "full"), {"steps": 1}, "block_size=0 must be at least 1"),
-    (("none", 4, "causal"), {"steps": 1}, "attention='causal': choose one of full, block_causal"),
-    (("prefix", 4, "block_causal"), {"steps": 1}, "cache=prefix does not fit attention=block_caus"),
-    (("block", 4, "full"), {"steps": 1}, "cache=block does not fit attention=full"),
-    (("cache", 4, "full"), {"steps": 1}, "cache='cache': choose one of none, block, prefix, dual"),
-    (("none", 4, "full"), {"steps": 1, "exits": "eso"}, "early_exit='eso': choose one of never"),
-    (("none", 4, "full"), {"steps": 1, "draft_mode": "row"}, "draft_mode='row': choose one of"),
-    (("none", 4, "full"), {"steps": 1, "cfg_scale": -1.0}, "cfg_scale=-1.0 must not be negative"),
+    (lambda: Blocks(0), "block_size=0 must be at least 1"),
+    (lambda: Blocks(4, "causal"), "attention='causal': choose one of auto, full, block_causal"),
+    (lambda: Blocks(4, exit_at="eso"), "exit_at='eso': choose one of block, eos"),
+    (lambda: Forwarding(cfg_scale=-1.0), "cfg_scale=-1.0 must not be negative"),
+    (lambda: Predictor(score="luck"), "score='luck': choose one of confidence, margin"),
+    (lambda: Static(-1), "steps_per_block=-1 must not be negative"),
+    (lambda: Dynamic(-0.5), "threshold=-0.5 must not be negative"),
+    (lambda: FreeDave(draft_steps=0), "draft_steps=0 must be at least 1"),
+    (lambda: FreeDave(draft_mode="row"), "draft_mode='row': choose one of batch, tree"),
+    (lambda: FreeDave(reuse_verified_kv=True), "reuse_verified_kv works on the blocks that eager"),
+    (
+      lambda: method_of("prefix", 4, "block_causal", 1).sampler(LM, LIMIT),
+      "cache=prefix does not fit attention=block_causal: use none or block",
+    ),
+    (
+      lambda: method_of("block", 4, "full", 1).sampler(LM, LIMIT),
+      "cache=block does not fit attention=full: use none or prefix or dual",
+    ),
+    (
+      lambda: FreeDave(
+        eager=True, blocks=FULL, forwarding=Forwarding(networks.DualCache())
+      ).sampler(LM, LIMIT),
+      "eager acceptance looks at later blocks, which cache=dual has frozen",
+    ),
+    (lambda: Static().sampler(LM, LIMIT), "Static fills masks, which this checkpoint was not"),
+    (
+      lambda: Static(blocks=Blocks(4, "full", early_exit=True)).sampler(LM, NO_EOS),
+      "early_exit needs an EOS token",
+    ),
+    (
+      lambda: Static(blocks=FULL, predictor=Predictor(suppress=(3, 600))).sampler(LM, LIMIT),
+      "suppress names token 600; the model knows 0..12",
+    ),
+    (lambda: Static(blocks=FULL).sampler(models.lm_of(), LIMIT), "no mask token"),
   ],
 )
-def test_settings_that_do_not_go_together(args, settings, message):
+def test_what_does_not_work_is_one_line(make, message):
   with pytest.raises(UsageError, match=message) as error:
-    build(*args, **settings)
+    make()
   assert "\n" not in str(error.value)
 
 
-def test_eager_needs_later_blocks_as_they_are():
-  drafting = freedave.Drafting(4, eager=True)
-  with pytest.raises(UsageError, match="eager acceptance looks at later blocks"):
-    build("dual", 4, "full", steps=4, drafting=drafting)
-  with pytest.raises(UsageError, match="draft_steps=0 must be at least 1"):
-    freedave.Drafting(0)
+def test_what_is_left_open_is_the_checkpoints():
+  known = GenerationDefaults(EOS, MASK, shifted=True, attention="block_causal", block_size=8)
+  for method in (Static(), Dynamic(), FreeDave()):
+    filled = method.for_model(known)
+    assert filled.blocks == Blocks(8, "block_causal")
+    assert filled.forwarding == Forwarding(shifted=True)
+    assert filled.replace(blocks=Blocks(), forwarding=Forwarding()) == method
 
 
-def test_an_early_exit_needs_an_eos():
-  with pytest.raises(UsageError, match="early_exit needs an EOS token"):
-    canvas.Canvas(base.Limits(4), 4, "full", MASK, "block")
+def test_what_is_given_stays():
+  method = Static(3, blocks=Blocks(4, "full"), forwarding=Forwarding(shifted=False))
+  known = GenerationDefaults(EOS, MASK, shifted=True, attention="block_causal", block_size=8)
+  assert method.for_model(known) == method
 
 
-def test_a_model_without_mask_token_is_refused():
-  with pytest.raises(UsageError, match="no mask token"):
-    diffusion.mask_token(models.lm_of())
+def test_a_next_token_model_says_little():
+  """Its attention is none that fills masks, so the user has to say it."""
+  method = Static().for_model(GenerationDefaults(EOS, None))
+  assert method.blocks == Blocks(16, "auto") and method.forwarding.shifted is False
+
+
+def test_numbers_are_leaves():
+  """Sweeping them compiles nothing; anything else is another program."""
+  leaves = lambda method: jax.tree.leaves(method)
+  assert leaves(Static(3)) == [3] and leaves(Dynamic(0.7)) == [0.7]
+  assert leaves(FreeDave(StaticSteps(2))) == [2] and leaves(FreeDave(Threshold(0.5))) == [0.5]
+  structure = jax.tree.structure
+  assert structure(Dynamic(0.7)) == structure(Dynamic(0.8))
+  assert structure(FreeDave()) != structure(FreeDave(eager=True))
+
+
+def test_where_nothing_is_given_a_block_has_16_tokens():
+  blocks = Blocks(attention="full")
+  found = FreeDave(eager=True, draft_steps=20, blocks=blocks)
+  assert (found.num_blocks, found.most_drafts) == (3, 20)
+  state = jax.eval_shape(
+    lambda: (
+      Static(blocks=blocks).sampler(LM, LIMIT).init(PARAMS, PROMPTS, LENGTHS, jax.random.key(0))
+    )
+  )
+  assert Static(blocks=blocks).canvas(state).size == 16

@@ -13,8 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax.decode import base, canvas, diffusion, freedave, sampling, schedule, select
-from sbdjax.decode.forward import Forwarding
+from sbdjax import pytree
+from sbdjax.decode import base
+from sbdjax.decode.diffusion.blocks import Blocks
+from sbdjax.decode.diffusion.freedave import FreeDave
+from sbdjax.decode.diffusion.predict import Predictor
+from sbdjax.decode.diffusion.schedule import RemaskingSchedule, StaticSteps, Threshold
+from sbdjax.decode.diffusion.static import step_by_step
 from sbdjax.interop.pretrained import load_pretrained
 from tests.helpers import require_shared
 from tests.jit import quick_jit
@@ -39,48 +44,48 @@ def of_rows(values, like):
   return jnp.reshape(values, (-1, *[1] * (like.ndim - 1)))
 
 
-def row_schedule(tau_B, steps_B):
-  """By count where `tau` is NaN, else by threshold."""
+@pytree.dataclass
+class RowSchedule(RemaskingSchedule):
+  """By count where `tau` is NaN, else by threshold; with one per step, a last one is known."""
 
-  def steps(prediction, masked, maskable):
-    args = (prediction, masked, maskable)
-    counted = schedule.static(of_rows(steps_B, maskable)).steps(*args)
-    threshold = schedule.threshold(of_rows(tau_B, masked)).steps(*args)
-    return jnp.where(jnp.isnan(of_rows(tau_B, masked)), counted, threshold)
+  tau_B: jax.Array
+  steps_B: jax.Array
 
-  return schedule.Schedule(steps, counted=False)  # with one a step, a last one is known as such
+  def __call__(self, prediction, masked, maskable):
+    tau = of_rows(self.tau_B, masked)
+    counted = StaticSteps(of_rows(self.steps_B, maskable))(prediction, masked, maskable)
+    return jnp.where(jnp.isnan(tau), counted, Threshold(tau)(prediction, masked, maskable))
 
 
-def order_by(by_position):
-  """Left to right, or by confidence."""
+@pytree.dataclass
+class RowPredictor(Predictor):
+  """Ranks left to right, or by confidence."""
 
-  def order(logits, keys, positions):
-    confidence = select.confidence(logits)
-    return jnp.where(by_position, select.left_to_right(logits, keys, positions), confidence)
+  by_position: jax.Array | bool = False
 
-  return order
+  def __call__(self, *args):
+    left, sure = (Predictor(score=score)(*args) for score in ("left_to_right", "confidence"))
+    return jax.tree.map(lambda a, b: jnp.where(self.by_position, a, b), left, sure)
 
 
 @functools.cache
-def decoder(name, k, cache, exits, max_tokens, drafting=None, mode="tree"):
+def decoder(name, k, attention, exits, max_tokens, drafting=None):
   """A compiled function of prompts and of the rows' settings; returns a Generation."""
   model = checkpoint(name)
 
   @quick_jit
   def run(prompts, lengths, limits, tau, steps, by_position):
-    cut = canvas.Canvas(
-      base.Limits(max_tokens, model.generation.eos_ids, limits),
-      k,
-      "block_causal" if cache == "block" else "full",
-      model.lm.config.mask_id,
-      "block" if exits else "never",
+    method = FreeDave(
+      RowSchedule(tau, steps),
+      *(drafting or ()),
+      blocks=Blocks(k, attention, early_exit=exits),
+      predictor=RowPredictor(by_position=by_position),
     )
-    forwarding = Forwarding(cache, draft_mode=mode)
-    what = diffusion.Model(model.lm, sampling.greedy(), order_by(by_position), forwarding)
+    limits = base.Limits(max_tokens, model.generation.eos_ids, limits)
     if drafting is None:
-      sampler = diffusion.make_sampler(what, cut, row_schedule(tau, steps))
+      sampler = step_by_step(method, method.schedule, model.lm, limits)
     else:
-      sampler = freedave.make_sampler(what, cut, row_schedule(tau, steps), drafting)
+      sampler = method.sampler(model.lm, limits)
     return base.decode(sampler, model.params, prompts, lengths, jax.random.key(0)).out
 
   return run
@@ -156,7 +161,7 @@ def check_static(wanted):
   key = lambda g, _: (g["checkpoint"], g["block_length"], g["early_exit"])
   for (name, k, exits), some in split(cases, key).items():
     if wanted(some[0][0]):
-      check(decoder(name, k, "block", exits, longest(some)), some)
+      check(decoder(name, k, "block_causal", exits, longest(some)), some)
 
 
 def check_freedave(wanted, modes):
@@ -168,8 +173,8 @@ def check_freedave(wanted, modes):
   for (name, k, exits, d, eager), some in split(cases, key).items():
     if wanted(some[0][0], d, eager):
       for mode in modes(d, eager):
-        drafting = freedave.Drafting(d, eager)
-        check(decoder(name, k, "block", exits, longest(some), drafting, mode), some)
+        drafting = (d, mode, eager)
+        check(decoder(name, k, "block_causal", exits, longest(some), drafting), some)
 
 
 def check_llada(wanted):
@@ -178,7 +183,7 @@ def check_llada(wanted):
   size = lambda c: 24 if c["block_length"] == c["gen_length"] else c["block_length"]
   for (name, k), some in split(cases, lambda c, _: (c["checkpoint"], size(c))).items():
     if wanted(k):
-      check(decoder(name, k, "none", False, longest(some)), some)
+      check(decoder(name, k, "full", False, longest(some)), some)
 
 
 def test_static_and_threshold_decoding():

@@ -1,8 +1,9 @@
 """Theorem 1 and Lemma 1 of the FreeDave paper, by brute force over all paths of small canvases.
 
-The oracle path x_0 .. x_N is static decoding, one position a step. A jump a -> b is feasible if the
-prediction at x_a alone leads to x_b (Definition 2). Theorem 1: jumps as long as equation 7 verifies
-them make a feasible path; with d at least the canvas length these are the jumps FreeDave takes.
+The oracle path x_0 .. x_N is static decoding, one position per step. A jump a -> b is feasible if
+the prediction at x_a alone leads to x_b (Definition 2). Theorem 1: jumps as long as equation 7
+verifies them make a feasible path; with d at least the canvas length these are the jumps FreeDave
+takes.
 
 Lemma 1 says that path is the shortest feasible one. As printed that is not so: a jump may be
 feasible although a shorter one from the same place is not (the same tokens in another order), and
@@ -14,7 +15,9 @@ a worse place to jump from. On random tables that costs a forward in one case of
 import jax
 import numpy as np
 
-from sbdjax.decode import base, canvas, diffusion, freedave, sampling, schedule
+from sbdjax.decode import base
+from sbdjax.decode.diffusion.blocks import Blocks
+from sbdjax.decode.diffusion.freedave import FreeDave
 from tests import models
 from tests.decode import diffusion_reference as reference
 from tests.jit import quick_jit
@@ -76,10 +79,8 @@ def test_freedave_takes_the_path_of_theorem_1():
   params = models.random_params(LM, seed=8)
   params["head"] = 0.5 * params["head"]
   prompts = np.random.default_rng(0).integers(0, MASK, (ROWS, 3)).astype(np.int32)
-  cut = canvas.Canvas(base.Limits(LENGTH), LENGTH, "full", MASK)
-  sampler = freedave.make_sampler(
-    diffusion.Model(LM, sampling.greedy()), cut, schedule.static(LENGTH), freedave.Drafting(LENGTH)
-  )
+  method = FreeDave(draft_steps=LENGTH, blocks=Blocks(LENGTH, "full"))
+  sampler = method.sampler(LM, base.Limits(LENGTH))
   run = quick_jit(lambda *args: base.decode(sampler, *args).out)
   out = jax.device_get(run(params, prompts, np.full(ROWS, 3), jax.random.key(0)))
 
@@ -100,7 +101,7 @@ def test_freedave_takes_the_path_of_theorem_1():
     for step, (a, b) in enumerate(zip(path, path[1:], strict=False)):
       between = [i for i in range(3, 3 + LENGTH) if paths.states[a][i] != paths.states[b][i]]
       assert between == (3 + np.flatnonzero(steps == step)).tolist()
-    # One forward to begin with, one a jump, none for the last step.
+    # One forward to begin with, one per jump, none for the last step.
     assert out.nfe_B[row] in (len(path) - 1, len(path))
     jumps.append(len(path) - 1)
     assert paths.shortest(paths.feasible) <= paths.shortest(paths.verified) <= jumps[-1] <= LENGTH

@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 
 from sbdjax import cache as kv_cache
-from sbdjax.decode import (
-  ar,
-  base,
-  jacobi,
-  jacobi_drafts,
-  jacobi_multiblock,
-  jacobi_recycling,
-  sampling,
-  verify,
+from sbdjax import pytree
+from sbdjax.decode import base
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.jacobi.drafts import (
+  ForwardOutcome,
+  FromText,
+  FromVocabulary,
+  Given,
+  JacobiBlocks,
 )
+from sbdjax.decode.jacobi.jacobi import Jacobi, JacobiMultiblock, JacobiWindow
+from sbdjax.decode.jacobi.recycling import NGrams, NoPool, Points
+from sbdjax.decode.tokens import Categorical, Greedy, TokenSampler
+from sbdjax.decode.verify import Resample
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM, suppress
 from tests import models
 from tests.decode import jacobi_reference
 from tests.decode.registry import CONFIG, MASK
-from tests.decode.test_lossless import choose_at
 from tests.jit import quick_jit
 from tests.reference import network, statistics
 
 NET = models.lm_of(vocab_size=12, mask_id=MASK, tie_embeddings=False)
-EXACT = verify.exact_match(sampling.greedy())
-FROM_TEXT = jacobi_drafts.from_text()
-FROM_VOCABULARY = jacobi_drafts.from_vocabulary(CONFIG.vocab_size, MASK)
 
 # --- forwards, on a model that says token p % 11 at position p ------------------------------------
 
@@ -53,28 +53,28 @@ def counting_lm():
 
 
 @pytest.mark.parametrize(
-  "drafting, right, wrong",
+  "method, right, wrong",
   [
-    # Guesses all right: n tokens a forward. All wrong: one, then the predictions are right.
-    (jacobi_drafts.blocks, (3, 3 * 4, 3 * 3), (6, 3 * (4 + 3), 3 * (3 + 2))),
+    # Drafts all right: n tokens per forward. All wrong: one, then the predictions are right.
+    (Jacobi(4), (3, 3 * 4, 3 * 3), (6, 3 * (4 + 3), 3 * (3 + 2))),
     # All wrong: one, then all n, which leaves no prediction to draft with.
-    (jacobi_drafts.window, (3, 3 * 4, 3 * 3), (6, 6 * 4, 6 * 3)),
+    (JacobiWindow(4), (3, 3 * 4, 3 * 3), (6, 6 * 4, 6 * 3)),
     # Wrong: after its first token a block spawns another, the next forward fills the one and gives
     # the other right drafts, and one more fills that: 1, 3, 4, then again 1, 3.
     (
-      lambda n, fill: jacobi_multiblock.multiblock(n, fill, 2, 0.25),
+      JacobiMultiblock(4, num_blocks=2, spawn_ratio=0.25),
       (3, 3 * 4, 3 * 3),
       (5, 4 + 7 + 4 + 7 + 4, 3 + 2 + 3 + 2 + 3),
     ),
   ],
   ids=["blocks", "window", "multiblock"],
 )
-def test_forwards_and_query_tokens(drafting, right, wrong):
+def test_forwards_and_query_tokens(method, right, wrong):
   """12 tokens with n = 4; row 0 is given the right drafts, row 1 wrong ones."""
-  n, length, prompt = 4, 12, np.array([[1, 2, 3]] * 2, np.int32)
+  length, prompt = 12, np.array([[1, 2, 3]] * 2, np.int32)
   truth = (3 + np.arange(32)) % 11
-  fill = jacobi_drafts.given(np.stack([truth, (truth + 5) % 11]))
-  sampler = jacobi.make_sampler(counting_lm(), base.Limits(length), EXACT, drafting(n, fill))
+  drafts = Given(np.stack([truth, (truth + 5) % 11]))
+  sampler = method.replace(draft_init=drafts).sampler(counting_lm(), base.Limits(length))
   run = quick_jit(lambda key: base.decode(sampler, None, prompt, np.array([3, 3]), key).out)
   out = jax.device_get(run(jax.random.key(0)))
   assert out.tokens_BxC[:, 3 : 3 + length].tolist() == [truth[:length].tolist()] * 2
@@ -87,6 +87,18 @@ def test_forwards_and_query_tokens(drafting, right, wrong):
 # --- the same tokens as AR ------------------------------------------------------------------------
 
 ROWS, WIDTH, MAX_TOKENS, EOS = 32, 6, 14, (3, 7)
+
+
+@pytree.dataclass
+class At(TokenSampler):
+  """Greedy at temperature 0, else a draw; the temperature may be traced."""
+
+  temperature: jax.Array
+
+  def __call__(self, key, logits):
+    warm = logits / jnp.where(self.temperature > 0, self.temperature, 1.0)
+    drawn = jax.random.categorical(key, warm, mode="high")
+    return jnp.where(self.temperature > 0, drawn, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,20 +114,27 @@ class Setting:
   mode: str = "batch"
   fill: str = "text"
 
-  def drafting(self):
-    fill = {"text": FROM_TEXT, "vocabulary": FROM_VOCABULARY}[self.fill]
+  def method(self, token):
+    settings = dict(
+      block_size=self.n,
+      draft_init={"text": FromText(), "vocabulary": FromVocabulary()}[self.fill],
+      pool=self.make_pool(),
+      token=token,
+    )
     if self.window:
-      return jacobi_drafts.window(self.n, fill)
+      return JacobiWindow(**settings)
     if self.blocks == 1 and not self.eager:
-      return jacobi_drafts.blocks(self.n, fill)
-    return jacobi_multiblock.multiblock(self.n, fill, self.blocks, self.ratio, self.eager)
+      return Jacobi(**settings)
+    return JacobiMultiblock(
+      num_blocks=self.blocks, spawn_ratio=self.ratio, eager=self.eager, **settings
+    )
 
   def make_pool(self):
     if self.pool is None:
-      return None
+      return NoPool()
     if len(self.pool) == 1:
-      return jacobi_recycling.points(*self.pool, WIDTH + MAX_TOKENS + self.blocks * self.n)
-    return jacobi_recycling.ngrams(*self.pool)
+      return Points(self.pool[0] - 1, self.mode)
+    return NGrams(*self.pool, self.mode)
 
   def rules(self):
     def pool():
@@ -150,25 +169,19 @@ LONG = [
 @quick_jit
 def autoregressive(params, prompts, lengths, limits, eos, temperature, keys):
   limits = base.Limits(MAX_TOKENS, tuple(eos), limits)
-  sampler = ar.make_sampler(NET, limits, choose_at(temperature))
+  sampler = AR(At(temperature)).sampler(NET, limits)
   return base.decode(sampler, params, prompts, lengths, keys).out
 
 
-class Jacobi:
+class Decoded:
   """Jacobi decoding of one batch; temperature, EOS and limits are arguments."""
 
   def __init__(self, setting: Setting):
     self.setting = setting
 
     def decode(params, prompts, lengths, limits, eos, temperature, keys):
-      sampler = jacobi.make_sampler(
-        NET,
-        base.Limits(MAX_TOKENS, tuple(eos), limits),
-        verify.exact_match(choose_at(temperature)),
-        setting.drafting(),
-        setting.make_pool(),
-        setting.mode,
-      )
+      limits = base.Limits(MAX_TOKENS, tuple(eos), limits)
+      sampler = setting.method(At(temperature)).sampler(NET, limits)
       return base.decode(sampler, params, prompts, lengths, keys).out
 
     self.fast = quick_jit(decode)
@@ -187,7 +200,7 @@ def batch_of(seed, temperature, with_eos):
   return params, prompts, lengths, limits, eos, np.float32(temperature), keys
 
 
-def check(decoder: Jacobi, seed, temperature, with_eos, referred=0):
+def check(decoder: Decoded, seed, temperature, with_eos, referred=0):
   """Compares all rows, `referred` of them with the reference too; returns both sums of forwards."""
   args = batch_of(seed, temperature, with_eos)
   slow, fast = jax.device_get((autoregressive(*args), decoder.fast(*args)))
@@ -212,7 +225,7 @@ def check(decoder: Jacobi, seed, temperature, with_eos, referred=0):
     logits[:, MASK] = -np.inf
     return logits
 
-  choose = choose_at(temperature)
+  choose = At(temperature)
   rules = decoder.setting.rules()
   reference = jacobi_reference.reference(
     lambda key, logits: np.asarray(choose(key, np.float32(logits))), finished, rules
@@ -230,7 +243,7 @@ def check(decoder: Jacobi, seed, temperature, with_eos, referred=0):
 
 
 def test_same_tokens_as_ar():
-  decoder = Jacobi(QUICK)
+  decoder = Decoded(QUICK)
   spent = check(decoder, 0, 0.0, True) + check(decoder, 1, 0.8, False)
   assert spent[1] < 0.9 * spent[0]
 
@@ -240,7 +253,7 @@ def test_same_tokens_as_ar():
 def test_a_thousand_random_cases(setting):
   """14 settings, 3 batches of 32 rows: 1344; the first rows against the reference as well."""
   referred = 0 if setting.fill == "vocabulary" else 3
-  decoder = Jacobi(setting)
+  decoder = Decoded(setting)
   spent = sum(
     check(decoder, 10 * setting.n + seed, temperature, with_eos, referred)
     for seed, (temperature, with_eos) in enumerate([(0.0, False), (0.0, True), (0.9, False)])
@@ -267,21 +280,22 @@ def bigram_lm(table_VxV):
 
 
 @pytest.mark.parametrize(
-  "drafting",
+  "method",
   [
-    jacobi_drafts.window(3, FROM_TEXT),
-    pytest.param(jacobi_drafts.blocks(4, FROM_TEXT), marks=pytest.mark.long),
-    pytest.param(jacobi_multiblock.multiblock(2, FROM_TEXT, 2, 0.5, True), marks=pytest.mark.long),
+    JacobiWindow(3),
+    pytest.param(Jacobi(4), marks=pytest.mark.long),
+    pytest.param(
+      JacobiMultiblock(2, num_blocks=2, spawn_ratio=0.5, eager=True), marks=pytest.mark.long
+    ),
   ],
   ids=["window", "blocks", "multiblock"],
 )
-def test_resampling_draws_from_the_ar_distribution(drafting):
+def test_resampling_draws_from_the_ar_distribution(method):
   """All outcomes of four tokens, against their exact probabilities."""
   rows, length, vocabulary, temperature = 40_000, 4, 4, 0.8
   table = np.random.default_rng(3).normal(size=(vocabulary, vocabulary))
-  warp = sampling.warped(temperature)
-  rule = verify.accept_or_resample(lambda x: jax.nn.log_softmax(warp(x), axis=-1))
-  sampler = jacobi.make_sampler(bigram_lm(table), base.Limits(length), rule, drafting)
+  method = method.replace(verify=Resample(), token=Categorical(temperature))
+  sampler = method.sampler(bigram_lm(table), base.Limits(length))
   prompts = np.tile(np.array([2, 1], np.int32), (rows, 1))
   run = quick_jit(lambda key: base.decode(sampler, None, prompts, np.full(rows, 2), key).out)
   out = jax.device_get(run(jax.random.key(3)))
@@ -303,22 +317,22 @@ def test_resampling_draws_from_the_ar_distribution(drafting):
 def test_the_pool_keeps_the_newest_distinct_ngrams():
   """Random points pushed one after another, against a list; distinct, evicted, found by key."""
   size, n, candidates, columns, batch = 7, 3, 2, 6, 4
-  pool = jacobi_recycling.ngrams(size, n, candidates)
+  pool = NGrams(size, n, candidates)
   rng = np.random.default_rng(0)
   lists = [jacobi_reference.NGrams(size, n, candidates) for _ in range(batch)]
   out = base.start(jnp.ones((batch, 4), jnp.int32), jnp.array([1, 2, 3, 4]), 12, 0)
-  state = pool.init(out)
+  state = pool.init(out, 12)
   push, match = quick_jit(pool.push), quick_jit(pool.match)
   found = 0
   for _ in range(12):
-    # Some predictions behind the text; what is behind them must not get in.
+    # Some predictions after the text; what is after them must not get in.
     text = rng.integers(0, 3, out.tokens_BxC.shape).astype(np.int32)
     chosen = rng.integers(0, 3, (batch, columns)).astype(np.int32)
     number = rng.integers(1, columns + 1, batch).astype(np.int32)
     before = out.replace(tokens_BxC=text)
-    moved = jacobi_drafts.Moved(before, before, chosen, chosen)
-    plan = jacobi_drafts.Plan(number, number, text[:, :0])
-    state = push(state, plan, out.length_B + number - 1, moved)
+    outcome = ForwardOutcome(before, before, chosen, chosen)
+    blocks = JacobiBlocks(number, number, text[:, :0])
+    state = push(state, blocks, out.length_B + number - 1, outcome)
     chains = rng.integers(0, 3, (batch, columns)).astype(np.int32)
     num = rng.integers(1, columns + 1, batch).astype(np.int32)
     tried, valid = jax.device_get(match(state, chains, num))
@@ -338,18 +352,47 @@ def test_the_pool_keeps_the_newest_distinct_ngrams():
 
 
 def test_settings_are_checked():
-  limits = base.Limits(4)
   with pytest.raises(UsageError, match="block_size=0"):
-    jacobi_drafts.blocks(0, FROM_TEXT)
+    Jacobi(0)
   with pytest.raises(UsageError, match="spawn_ratio=1.5"):
-    jacobi_multiblock.multiblock(4, FROM_TEXT, 2, 1.5)
+    JacobiMultiblock(4, spawn_ratio=1.5)
+  with pytest.raises(UsageError, match="num_blocks=0"):
+    JacobiMultiblock(4, num_blocks=0)
   with pytest.raises(UsageError, match="n_gram=1"):
-    jacobi_recycling.ngrams(8, 1, 2)
-  with pytest.raises(UsageError, match="a pool of 1 points"):
-    jacobi_recycling.points(1, 8)
-  drafting, pool = jacobi_drafts.blocks(4, FROM_TEXT), jacobi_recycling.ngrams(8, 3, 2)
-  with pytest.raises(UsageError, match="draft_mode='both'"):
-    jacobi.make_sampler(NET, limits, EXACT, drafting, pool, "both")
-  resample = verify.accept_or_resample(jax.nn.log_softmax)
+    NGrams(8, 1, 2)
+  with pytest.raises(UsageError, match="num_candidates=9"):
+    NGrams(8, 3, 9)
+  with pytest.raises(UsageError, match="num_candidates=0"):
+    Points(0)
+  for pool in (NGrams, Points):
+    with pytest.raises(UsageError, match="draft_mode='both'"):
+      pool(draft_mode="both")
   with pytest.raises(UsageError, match="exact_match"):
-    jacobi.make_sampler(NET, limits, resample, drafting, pool)
+    Jacobi(4, pool=NGrams(8, 3, 2), verify=Resample(), token=Categorical())
+  with pytest.raises(UsageError, match="set a temperature above 0"):
+    Jacobi(4, verify=Resample(), token=Greedy())
+
+
+def test_the_canvas_is_the_drafts():
+  """What the live view shows: from the end of the text to the last position a forward predicts."""
+  method = JacobiMultiblock(4, num_blocks=2, spawn_ratio=0.0)
+  sampler = method.sampler(counting_lm(), base.Limits(12))
+  init, step = quick_jit(sampler.init), quick_jit(sampler.step)
+  state = init(None, np.array([[1, 2, 3]], np.int32), np.array([3]), jax.random.key(0))
+  start_B, size, end_B = method.canvas(state)
+  assert (start_B.tolist(), size, end_B.tolist()) == ([3], 8, [7])
+  state = step(None, state)  # spawns the second block
+  start_B, size, end_B = method.canvas(state)
+  assert (size, (end_B - 7).tolist()) == (8, [4]) and start_B[0] > 3
+  assert method.last_drafts(state) is None
+
+
+@pytest.mark.parametrize("mask_id", [None, 0, 5])
+def test_first_drafts_are_never_the_mask_token(mask_id):
+  shape = models.config(vocab_size=12, mask_id=mask_id)
+  out = base.start(np.ones((3, 4), np.int32), np.array([4, 2, 1]), 9, fill=0)
+  keys = jax.random.split(jax.random.key(0), 3)
+  position = np.broadcast_to(np.arange(400), (3, 400))
+  drafts = np.asarray(FromVocabulary()(shape, keys, out, position))
+  assert set(drafts.ravel().tolist()) == set(range(12)) - {mask_id}
+  assert (np.asarray(FromText()(shape, keys, out, position)) == 1).all()

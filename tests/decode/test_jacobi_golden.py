@@ -6,22 +6,19 @@ samplers as the end of the prompt.
 """
 
 import json
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
-from sbdjax.decode import (
-  ar,
-  base,
-  jacobi,
-  jacobi_drafts,
-  jacobi_multiblock,
-  jacobi_recycling,
-  sampling,
-  verify,
-)
+from sbdjax import pytree
+from sbdjax.decode import base
+from sbdjax.decode.causal.ar import prefill
+from sbdjax.decode.jacobi.drafts import Given
+from sbdjax.decode.jacobi.jacobi import Jacobi, JacobiMultiblock
+from sbdjax.decode.jacobi.recycling import NoPool, Points
+from sbdjax.decode.jacobi.trajectories import block_trajectory
 from tests.decode import jacobi_reference
 from tests.helpers import require_shared
 from tests.jacobi_goldens import open_recorded_qwen2
@@ -29,7 +26,13 @@ from tests.jit import quick_jit
 from tests.reference import network
 
 PAD, WIDTH, MAX_TOKENS = 63, 60, 48
-EXACT = verify.exact_match(sampling.greedy())
+
+
+@pytree.dataclass
+class PointsWithoutPadding(Points):
+  """As the authors' code, which leaves its padding out."""
+
+  skip: ClassVar[int] = PAD
 
 
 def folder():
@@ -48,8 +51,8 @@ class Call(NamedTuple):
 
   Attributes:
     text: prompt, earlier blocks and the known first token of this one.
-    drafts: those behind it.
-    expected: tokens behind `text`.
+    drafts: those after it.
+    expected: tokens after `text`.
     number: how many the call finds; of the last call the very last is not recorded.
     iterations: forwards.
   """
@@ -92,23 +95,22 @@ def calls(algorithm, n):
 
 
 def decoder(lm, n, blocks, ratio, pool_size):
-  """The house's sampler with the settings of a case; its first drafts are an argument."""
+  """Our sampler with the settings of a case; its first drafts are an argument."""
 
   def decode(params, prompt, length, limit, eos, drafts):
-    fill = jacobi_drafts.given(drafts)
-    limits = base.Limits(MAX_TOKENS, (eos,), limit)
-    drafting = jacobi_multiblock.multiblock(n, fill, blocks, ratio)
-    if blocks == 1:
-      drafting = jacobi_drafts.blocks(n, fill)
-    pool = jacobi_recycling.points(pool_size, WIDTH + 2 * n, PAD) if pool_size else None
-    sampler = jacobi.make_sampler(lm, limits, EXACT, drafting, pool)
+    pool = PointsWithoutPadding(pool_size - 1, "batch") if pool_size else NoPool()
+    settings = dict(block_size=n, draft_init=Given(drafts), pool=pool)
+    method = Jacobi(**settings)
+    if blocks > 1:
+      method = JacobiMultiblock(num_blocks=blocks, spawn_ratio=ratio, **settings)
+    sampler = method.sampler(lm, base.Limits(MAX_TOKENS, (eos,), limit))
     return base.decode(sampler, params, prompt, length, jax.random.key(0)).out
 
   return quick_jit(decode)
 
 
 def replay(decode, params, text, drafts, limit, eos):
-  """(tokens, forwards, reveal steps) behind `text`; beyond its drafts there is padding."""
+  """(tokens, forwards, reveal steps) after `text`; beyond its drafts there is padding."""
   prompt = np.zeros((1, WIDTH), np.int32)
   prompt[0, : len(text)] = text
   padded = np.full((1, MAX_TOKENS + 16), PAD, np.int32)
@@ -193,8 +195,8 @@ def test_a_run_of_blocks_and_the_trajectory_of_the_first(models):
 
   @quick_jit
   def trajectory(params, prompt, length, last, draft):
-    cache = ar.prefill(lm, params, prompt, length, WIDTH + n)
-    return jacobi.block_trajectory(lm, params, cache, last, draft)
+    cache = prefill(lm, params, prompt, length, WIDTH + n)
+    return block_trajectory(lm, params, cache, last, draft)
 
   def points(params, text, draft):
     prompt = np.zeros((1, WIDTH), np.int32)

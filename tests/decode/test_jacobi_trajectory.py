@@ -4,7 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax.decode import ar, jacobi, sampling
+from sbdjax.decode.causal.ar import prefill
+from sbdjax.decode.jacobi.trajectories import block_trajectory
+from sbdjax.decode.tokens import Categorical, Greedy
 from tests import models
 from tests.decode.registry import CONFIG, MASK
 from tests.jit import quick_jit
@@ -30,13 +32,13 @@ def reference_points(params, text, draft, choose):
 
 
 @pytest.mark.parametrize(
-  "choose",
+  "token",
   [
-    pytest.param(sampling.greedy(), id="greedy", marks=pytest.mark.long),
-    pytest.param(sampling.categorical(0.8), id="drawn"),
+    pytest.param(Greedy(), id="greedy", marks=pytest.mark.long),
+    pytest.param(Categorical(0.8), id="drawn"),
   ],
 )
-def test_points_are_those_of_equation_3(choose):
+def test_points_are_those_of_equation_3(token):
   params = models.random_params(NET, seed=2)
   params["head"] = 0.5 * params["head"]
   keys = jax.random.split(jax.random.key(1), BATCH)
@@ -44,19 +46,19 @@ def test_points_are_those_of_equation_3(choose):
 
   @quick_jit
   def two_blocks(params, drafts):
-    cache = ar.prefill(NET, params, PROMPTS, LENGTHS - 1, WIDTH + 2 * N)
+    cache = prefill(NET, params, PROMPTS, LENGTHS - 1, WIDTH + 2 * N)
     last = PROMPTS[np.arange(BATCH), LENGTHS - 1]
-    first = jacobi.block_trajectory(NET, params, cache, last, drafts[:, :N], choose, keys)
+    first = block_trajectory(NET, params, cache, last, drafts[:, :N], token, keys)
     last = first.points_BxIxn[:, -1, -1]
     cache = first.cache
-    return first, jacobi.block_trajectory(NET, params, cache, last, drafts[:, N:], choose, keys)
+    return first, block_trajectory(NET, params, cache, last, drafts[:, N:], token, keys)
 
   blocks = jax.device_get(two_blocks(params, drafts))
   iterations = []
   for row in range(BATCH):
 
     def choose_at(position, logits, row=row):
-      return int(choose(jax.random.fold_in(keys[row], position), np.float32(logits)))
+      return int(token(jax.random.fold_in(keys[row], position), np.float32(logits)))
 
     text = PROMPTS[row, : LENGTHS[row]].tolist()
     for block, drafted in zip(blocks, np.split(drafts[row], 2), strict=True):

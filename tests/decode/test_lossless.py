@@ -12,8 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax.decode import base, canvas, diffusion, freedave, schedule, select
-from sbdjax.decode.forward import Forwarding
+from sbdjax import pytree
+from sbdjax.decode import base
+from sbdjax.decode.diffusion.blocks import Blocks
+from sbdjax.decode.diffusion.freedave import FreeDave
+from sbdjax.decode.diffusion.network import BlockCache, DualCache, Forwarding, NoCache, PrefixCache
+from sbdjax.decode.diffusion.predict import Predictor
+from sbdjax.decode.diffusion.schedule import StaticSteps, Threshold
+from sbdjax.decode.diffusion.static import step_by_step
+from sbdjax.decode.tokens import TokenSampler
 from tests import models
 from tests.jit import quick_jit
 
@@ -26,82 +33,105 @@ class Setting:
   """One pair of compiled samplers: static (or threshold) decoding, and FreeDave over it.
 
   Attributes:
-    steps: steps a block, or None for threshold decoding.
-    drafting: d, eager, frugal, carry.
+    steps: steps of a block, or None for threshold decoding.
+    drafting: d, and which of the modes of `FreeDave`.
+    exit_at: of an early exit, or None.
   """
 
   cache: str
   block: int
-  drafting: tuple[int, bool, bool, bool]
+  drafting: tuple
   attention: str = "block_causal"
   steps: int | None = 99
   mode: str = "tree"
   shifted: bool = False
   order: str = "confidence"
-  exits: str = "never"
+  exit_at: str | None = None
   cfg_scale: float = 0.0
+
+  @property
+  def modes(self):
+    return self.drafting[1:]
 
   @property
   def bounded(self):
     """Whether the forwards may never outnumber those of the decoding it reproduces."""
-    _, eager, frugal, _ = self.drafting
-    return frugal or (self.steps is not None and not (eager and self.exits != "never"))
+    if "skip_known_forwards" in self.modes:
+      return True
+    return self.steps is not None and ("eager" not in self.modes or self.exit_at is None)
 
+  def method(self, temperature, tau):
+    schedule = Threshold(tau) if self.steps is None else StaticSteps(self.steps)
+    exit_at = {} if self.exit_at is None else {"early_exit": True, "exit_at": self.exit_at}
+    return FreeDave(
+      schedule,
+      self.drafting[0],
+      self.mode,
+      **dict.fromkeys(self.modes, True),
+      blocks=Blocks(self.block, self.attention, **exit_at),
+      predictor=Predictor(GreedyOrDrawn(temperature), self.order, (5,)),
+      forwarding=Forwarding(CACHES[self.cache](), self.shifted, self.cfg_scale),
+    )
+
+
+CACHES = {"none": NoCache, "block": BlockCache, "prefix": PrefixCache, "dual": DualCache}
+EAGER, SKIP, REUSE = "eager", "skip_known_forwards", "reuse_verified_kv"
 
 QUICK = [
-  Setting("block", 4, (4, True, True, True), exits="block"),
-  Setting("dual", 5, (3, False, False, False), "full", steps=3, mode="batch", shifted=True),
+  Setting("block", 4, (4, EAGER, SKIP, REUSE), exit_at="block"),
+  Setting("dual", 5, (3,), "full", steps=3, mode="batch", shifted=True),
 ]
 LONG = [
-  Setting("block", 4, (8, True, False, False), mode="batch", order="left_to_right"),
-  Setting("block", 1, (5, True, False, False), exits="eos"),
-  Setting("block", 1, (5, True, False, True), mode="batch"),
-  Setting("block", 5, (2, False, False, False), steps=2, shifted=True, order="random"),
-  Setting("block", 3, (16, True, True, False), steps=2, exits="eos", cfg_scale=0.7),
-  Setting("block", 3, (7, True, False, True), mode="batch", shifted=True, cfg_scale=0.7),
-  Setting("block", 4, (4, True, True, False), steps=None, mode="batch", exits="block"),
-  Setting("block", 4, (8, True, True, True), steps=None, exits="eos"),
-  Setting("block", 6, (3, False, True, False), steps=None, order="entropy"),
-  Setting("none", 14, (20, False, False, False), "full", order="margin"),
-  Setting("none", 5, (7, True, False, False), "full", steps=3, mode="batch", shifted=True),
-  Setting("none", 4, (6, True, True, True), "full", steps=2, exits="block"),
-  Setting("none", 4, (4, True, False, True)),
-  Setting("prefix", 4, (4, False, True, False), "full", steps=None, exits="eos"),
-  Setting("prefix", 6, (6, False, False, False), "full", shifted=True, cfg_scale=1.5),
-  Setting("dual", 6, (2, False, False, False), "full", mode="batch"),
+  Setting("block", 4, (8, EAGER), mode="batch", order="left_to_right"),
+  Setting("block", 1, (5, EAGER), exit_at="eos"),
+  Setting("block", 1, (5, EAGER, REUSE), mode="batch"),
+  Setting("block", 5, (2,), steps=2, shifted=True, order="random"),
+  Setting("block", 3, (16, EAGER, SKIP), steps=2, exit_at="eos", cfg_scale=0.7),
+  Setting("block", 3, (7, EAGER, REUSE), mode="batch", shifted=True, cfg_scale=0.7),
+  Setting("block", 4, (4, EAGER, SKIP), steps=None, mode="batch", exit_at="block"),
+  Setting("block", 4, (8, EAGER, SKIP, REUSE), steps=None, exit_at="eos"),
+  Setting("block", 6, (3, SKIP), steps=None, order="entropy"),
+  Setting("none", 14, (20,), "full", order="margin"),
+  Setting("none", 5, (7, EAGER), "full", steps=3, mode="batch", shifted=True),
+  Setting("none", 4, (6, EAGER, SKIP, REUSE), "full", steps=2, exit_at="block"),
+  Setting("none", 4, (4, EAGER, REUSE)),
+  Setting("prefix", 4, (4, SKIP), "full", steps=None, exit_at="eos"),
+  Setting("prefix", 6, (6,), "full", shifted=True, cfg_scale=1.5),
+  Setting("dual", 6, (2,), "full", mode="batch"),
 ]
 
 
-def choose_at(temperature):
+@pytree.dataclass
+class GreedyOrDrawn(TokenSampler):
   """Greedy at temperature 0; it may be traced."""
 
-  def choose(key, logits):
-    warm = logits / jnp.where(temperature > 0, temperature, 1.0)
-    drawn = jax.random.categorical(key, warm, mode="high")
-    return jnp.where(temperature > 0, drawn, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
+  temperature: float
 
-  return choose
+  def __call__(self, key, logits):
+    warm = logits / jnp.where(self.temperature > 0, self.temperature, 1.0)
+    drawn = jax.random.categorical(key, warm, mode="high")
+    return jnp.where(self.temperature > 0, drawn, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
 
 
 class Pair:
   """Both decoders of a setting: (params, prompts, lengths, limits, keys, temperature, tau)."""
 
   def __init__(self, setting: Setting, lm=LM):
-    def decode(drafting, params, prompts, lengths, limits, keys, temperature, tau):
-      s = setting
-      cut = canvas.Canvas(base.Limits(MAX_TOKENS, EOS, limits), s.block, s.attention, MASK, s.exits)
-      plan = schedule.threshold(tau) if s.steps is None else schedule.static(s.steps)
-      forwarding = Forwarding(s.cache, s.shifted, s.mode, s.cfg_scale)
-      model = diffusion.Model(lm, choose_at(temperature), select.ORDERS[s.order], forwarding, (5,))
-      if drafting is None:
-        sampler = diffusion.make_sampler(model, cut, plan)
-      else:
-        sampler = freedave.make_sampler(model, cut, plan, freedave.Drafting(*drafting))
-      return base.decode(sampler, params, prompts, lengths, keys).out
+    def plain(method, limits):
+      return step_by_step(method, method.schedule, lm, limits)
 
-    self.setting = setting
-    self.static = quick_jit(lambda *args: decode(None, *args))
-    self.freedave = quick_jit(lambda *args: decode(setting.drafting, *args))
+    def drafting(method, limits):
+      return method.sampler(lm, limits)
+
+    def compiled(build):
+      def decode(params, prompts, lengths, limits, keys, temperature, tau):
+        method = setting.method(temperature, tau)
+        sampler = build(method, base.Limits(MAX_TOKENS, EOS, limits))
+        return base.decode(sampler, params, prompts, lengths, keys).out
+
+      return quick_jit(decode)
+
+    self.setting, self.static, self.freedave = setting, compiled(plain), compiled(drafting)
 
 
 def batch_of(seed, temperature):

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from sbdjax.corruption import MASK_SCHEDULES
-from sbdjax.decode import base, mdm, sampling, select
+from sbdjax.decode import base
+from sbdjax.decode.any_order import mdm
+from sbdjax.decode.any_order.mdm import MDM, Ancestral, ByConfidence, FirstHitting
+from sbdjax.decode.tokens import Categorical
 from sbdjax.errors import UsageError
-from sbdjax.lm import make_lm
+from sbdjax.interop.settings import GenerationDefaults
+from sbdjax.lm import make_lm, suppress
+from sbdjax.sigma_lm import SigmaLM
 from tests import models
 from tests.jit import quick_jit
 from tests.reference import statistics
@@ -22,22 +27,31 @@ TABLE = np.random.default_rng(0).normal(size=((S + 1) ** D, D, S + 1)).astype(np
 TABLE[..., MASK] = 1e9
 TEXTS = np.array(list(itertools.product(range(S), repeat=D)))
 ROWS = 40_000
+DRAWN = Categorical(1.0)
 
 
 def number_of(tokens_xD, base_):
   return (tokens_xD * base_ ** np.arange(D)[::-1]).sum(-1)
 
 
-def predict(params, tokens_BxC, end_B):
-  """`TABLE`; positions behind the third one repeat it."""
-  del end_B
-  rows = jnp.asarray(params)[number_of(tokens_BxC[:, :D], S + 1)]
-  return jnp.concatenate([rows, rows], axis=1)[:, : tokens_BxC.shape[1]]
+def table_model():
+  """A SigmaLM whose trunk is a table (its parameters), and whose hidden states are its logits.
+
+  Positions after the third one repeat it.
+  """
+
+  def trunk(params, tokens_BxC, *, length_B=None):
+    del length_B
+    rows = jnp.asarray(params)[number_of(tokens_BxC[:, :D], S + 1)]
+    return jnp.concatenate([rows, rows], axis=1)[:, : tokens_BxC.shape[1]]
+
+  logits = lambda params, hidden: suppress(hidden, MASK)
+  config = models.config(vocab_size=S + 1, mask_id=MASK)
+  return SigmaLM(config, None, None, trunk, None, logits)
 
 
-def sampler_of(unmask, limits, choose=None):
-  choose = sampling.categorical() if choose is None else choose
-  return mdm.make_sampler(predict, MASK, limits, choose, unmask)
+def sampler_of(unmask, limits, token=DRAWN):
+  return MDM(unmask, token=token).sampler(table_model(), limits)
 
 
 def sample(unmask, prompt=(), rows=ROWS, limits=None, **settings):
@@ -92,27 +106,27 @@ def test_ancestral_samples_have_the_distribution_of_the_reverse_process(name):
   plans = [
     (np.prod([chance[k] for k in plan]), plan) for plan in itertools.product(range(steps), repeat=D)
   ]
-  state = sample(mdm.ancestral(steps, MASK_SCHEDULES[name]))
+  state = sample(Ancestral(steps, name))
   assert statistics.chi_square_p(frequencies(state), planned(plans)) > 1e-3
   nfe = np.bincount(state.out.nfe_B, minlength=3)
   by_nfe = [sum(w for w, plan in plans if len(set(plan)) == n) for n in range(3)]
   assert statistics.chi_square_p(nfe[1:], by_nfe[1:]) > 1e-3 and nfe[0] == 0
 
 
-def test_first_hitting_is_one_token_a_forward_in_random_order():
+def test_first_hitting_is_one_token_per_forward_in_random_order():
   plans = [(1 / 6, plan) for plan in itertools.permutations(range(D))]
-  state = sample(mdm.first_hitting())
+  state = sample(FirstHitting())
   assert statistics.chi_square_p(frequencies(state), planned(plans)) > 1e-3
   assert (state.out.nfe_B == D).all()
   assert (np.sort(state.out.reveal_step_BxC, axis=1) == np.arange(D)).all()
   # The test can tell it from the sampler of two steps.
-  other = sample(mdm.ancestral(2))
+  other = sample(Ancestral(2))
   assert statistics.chi_square_p(frequencies(other), planned(plans)) < 1e-6
 
 
 def test_forwards_that_would_reveal_nothing_are_not_run():
   steps, length = 50, 6
-  state = sample(mdm.ancestral(steps), rows=2000, limits=base.Limits(length))
+  state = sample(Ancestral(steps), rows=2000, limits=base.Limits(length))
   out = state.out
   for row in range(200):
     assert len(set(out.reveal_step_BxC[row])) == out.nfe_B[row] <= length
@@ -122,26 +136,31 @@ def test_forwards_that_would_reveal_nothing_are_not_run():
 
 
 @pytest.mark.long
-def test_the_number_of_steps_may_be_traced():
-  @quick_jit
-  def run(steps):
-    args = (TABLE, np.zeros((64, 0), np.int32), np.zeros(64, np.int32), jax.random.key(0))
-    return base.decode(sampler_of(mdm.ancestral(steps), base.Limits(D)), *args).out
+@pytest.mark.parametrize("make, numbers", [(Ancestral, (1, 3)), (FirstHitting, (3, 1))])
+def test_numbers_may_be_traced(make, numbers):
+  """The method is an argument of one program, which gives what each number gives by itself."""
+  traced = []
 
-  for steps in (1, 3):
-    traced, fixed = run(np.int32(steps)), sample(mdm.ancestral(steps), rows=64).out
-    np.testing.assert_array_equal(traced.tokens_BxC, fixed.tokens_BxC)
-    np.testing.assert_array_equal(traced.nfe_B, fixed.nfe_B)
-  assert (run(np.int32(1)).nfe_B == 1).all()
+  @quick_jit
+  def run(unmask):
+    traced.append(unmask)
+    args = (TABLE, np.zeros((64, 0), np.int32), np.zeros(64, np.int32), jax.random.key(0))
+    return base.decode(sampler_of(unmask, base.Limits(D)), *args).out
+
+  for number in numbers:
+    out, fixed = run(make(number)), sample(make(number), rows=64).out
+    np.testing.assert_array_equal(out.tokens_BxC, fixed.tokens_BxC)
+    np.testing.assert_array_equal(out.nfe_B, fixed.nfe_B)
+  assert len(traced) == 1
+  assert (run(make(numbers[0])).nfe_B == 1).all()
 
 
 @pytest.mark.parametrize(
   "unmask",
   [
-    mdm.ancestral(4),
+    Ancestral(4),
     *(
-      pytest.param(unmask, marks=pytest.mark.long)
-      for unmask in (mdm.first_hitting(2), mdm.by_rule(select.top_k(2)))
+      pytest.param(unmask, marks=pytest.mark.long) for unmask in (FirstHitting(2), ByConfidence(2))
     ),
   ],
 )
@@ -165,25 +184,60 @@ def test_masks_inside_a_prompt_are_filled_and_given_tokens_stay(unmask):
   np.testing.assert_array_equal(out.length_B, lengths + limits)
 
 
-def test_a_model_that_scales_by_its_share_of_masks_does_not_count_what_is_behind_the_row():
-  """ESM's token dropout looks at all tokens, so scratch behind a shorter row must be padding."""
+def test_a_model_that_scales_by_its_share_of_masks_does_not_count_what_is_after_the_row():
+  """ESM's token dropout looks at all tokens, so scratch after a shorter row must be padding."""
   lm = models.lm_of(mask_id=12, pad_id=11, token_dropout=True)
   predict = quick_jit(mdm.of_lm(lm))
   params = models.random_params(lm)
   tokens = np.array([[3, 12, 5, 7, 12, 12], [4, 12, 12, 1, 2, 3]], np.int32)
   ends = np.array([4, 6])
   both = predict(params, tokens, ends)
-  for behind in (1, 12):
-    tokens[0, 4:] = behind
+  for after in (1, 12):
+    tokens[0, 4:] = after
     np.testing.assert_allclose(predict(params, tokens, ends)[0, :4], both[0, :4], atol=1e-5)
   alone = predict(params, tokens[:1, :4], ends[:1])
   np.testing.assert_allclose(alone[0], both[0, :4], atol=1e-4)
 
 
-def test_settings_out_of_range():
-  with pytest.raises(UsageError, match="steps=0"):
-    mdm.ancestral(0)
-  with pytest.raises(UsageError, match="tokens_per_step=0"):
-    mdm.first_hitting(0)
-  with pytest.raises(UsageError, match="no mask token"):
-    mdm.of_lm(make_lm(models.config()))
+def test_the_score_of_static_unmasking():
+  """By margin instead of confidence another position comes first."""
+  p = np.array([[0.50, 0.45, 0.05], [0.45, 0.275, 0.275]])
+  logits = jnp.asarray(np.log(p), jnp.float32)[None]
+  masked, plan = jnp.ones((1, 2), bool), jnp.zeros((1, 2), jnp.int32)
+  first = lambda score: ByConfidence(1, score).select(logits, plan, masked)[0].tolist()
+  assert first("confidence") == [True, False] and first("margin") == [False, True]
+
+
+def test_attention_is_the_checkpoints_unless_it_was_given():
+  known = {at: GenerationDefaults((), 3, attention=at) for at in ("causal", "full", "block_causal")}
+  assert MDM().for_model(known["full"]).attention == "full"
+  assert MDM().for_model(known["block_causal"]).attention == "block_causal"
+  assert MDM().for_model(known["causal"]) == MDM()
+  assert MDM(attention="full").for_model(known["block_causal"]).attention == "full"
+  lm, limits = models.lm_of(mask_id=12), base.Limits(2)
+  assert callable(MDM(attention="full").sampler(lm, limits).step)
+  for attention in ("auto", "block_causal"):
+    with pytest.raises(UsageError, match="decoder.attention=full"):
+      MDM(attention=attention).sampler(lm, limits)
+
+
+@pytest.mark.parametrize(
+  "make, message",
+  [
+    (lambda: Ancestral(0), "steps=0"),
+    (lambda: Ancestral(4, "square"), "noise='square': choose one of linear, cosine"),
+    (lambda: FirstHitting(0), "tokens_per_step=0"),
+    (lambda: ByConfidence(0), "tokens_per_step=0"),
+    (lambda: ByConfidence(1, "random"), "unmask=first_hitting"),
+    (lambda: ByConfidence(1, "certainty"), "score='certainty': choose one of confidence"),
+    (lambda: MDM(attention="causal"), "attention='causal': choose one of auto, full"),
+    (
+      lambda: MDM(attention="full").sampler(make_lm(models.config()), base.Limits(2)),
+      "no mask token",
+    ),
+  ],
+)
+def test_settings_out_of_range(make, message):
+  with pytest.raises(UsageError, match=message) as error:
+    make()
+  assert "\n" not in str(error.value)

@@ -205,9 +205,7 @@ def lab(tmp_path, monkeypatch):
 
 
 def run(method):
-  state = decode.decode(
-    method.sampler(LM, decode.Limits(6)), PARAMS, *PROMPT, jax.random.key(0)
-  )
+  state = decode.decode(method.sampler(LM, decode.Limits(6)), PARAMS, *PROMPT, jax.random.key(0))
   return jax.device_get(state.out)
 
 

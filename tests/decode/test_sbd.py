@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from sbdjax import cache as kv_cache
-from sbdjax.decode import ar, base, sampling, sbd, select
+from sbdjax.decode import base
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode.rules import EBEntropy
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM, suppress
 from tests import models
-from tests.decode.registry import CONFIG
+from tests.decode.cases.case import CONFIG
 
 K, MAX_TOKENS = 4, 12
 PROMPT = np.array([[1, 2, 5, 9, 4]], np.int32)
@@ -26,9 +29,10 @@ class Run:
     out: the final Generation.
   """
 
-  def __init__(self, build, max_tokens_B=(MAX_TOKENS,)):
+  def __init__(self, method, max_tokens_B=(MAX_TOKENS,)):
     self._widths = []
-    sampler = build(self._lm(), base.Limits(MAX_TOKENS, max_tokens_B=np.array(max_tokens_B)))
+    limits = base.Limits(MAX_TOKENS, max_tokens_B=np.array(max_tokens_B))
+    sampler = method.sampler(self._lm(), limits)
     batch = len(max_tokens_B)
     prompts = np.repeat(PROMPT, batch, axis=0)
     lengths = np.full(batch, PROMPT.shape[1], np.int32)
@@ -62,19 +66,18 @@ class Run:
     return LM(CONFIG, lambda key: None, apply, logits, init_cache)
 
 
-def build_sbd(gamma):
-  rule = select.eb_entropy(gamma)
-  return lambda lm, limits: sbd.make_sampler(lm, limits, sampling.greedy(), rule, K)
+def sbd_of(gamma):
+  return SBD(K, EBEntropy(gamma))
 
 
-def test_ar_runs_one_token_a_forward():
-  run = Run(lambda lm, limits: ar.make_sampler(lm, limits, sampling.greedy()))
+def test_ar_runs_one_token_per_forward():
+  run = Run(AR())
   assert run.prefill == [5] and run.steps == [[1]] * MAX_TOKENS
   assert run.out.nfe_B.tolist() == [MAX_TOKENS]
 
 
-def test_gamma_zero_is_one_token_a_forward():
-  run = Run(build_sbd(0.0))
+def test_gamma_zero_is_one_token_per_forward():
+  run = Run(sbd_of(0.0))
   assert run.out.nfe_B.tolist() == [len(run.steps)] == [MAX_TOKENS]
   steps = run.out.reveal_step_BxC[0, 5 : 5 + MAX_TOKENS].tolist()
   assert sorted(steps) == list(range(MAX_TOKENS)) != steps
@@ -83,7 +86,7 @@ def test_gamma_zero_is_one_token_a_forward():
 @pytest.mark.parametrize("gamma", [0.0, 1.5])
 def test_a_block_costs_one_wide_forward_and_narrow_ones(gamma):
   """Equation 16: time(2k) + (l - 1) time(k); the first block follows the prefill, so it has none."""
-  run = Run(build_sbd(gamma))
+  run = Run(sbd_of(gamma))
   reveal = np.asarray(run.out.reveal_step_BxC[0, 5 : 5 + MAX_TOKENS]).reshape(-1, K)
   forwards = np.diff([-1, *reveal.max(axis=1)])  # l of each block
   assert (forwards == K).all() if gamma == 0 else (1 < forwards).any() and (forwards < K).any()
@@ -96,17 +99,15 @@ def test_a_block_costs_one_wide_forward_and_narrow_ones(gamma):
 
 def test_a_finished_row_that_waits_for_its_commit_widens_no_forward():
   """Row 1 ends with a finished block; from then on only row 0's blocks cost a wide forward."""
-  run = Run(build_sbd(0.0), max_tokens_B=(MAX_TOKENS, K))
+  run = Run(sbd_of(0.0), max_tokens_B=(MAX_TOKENS, K))
   assert run.steps == [[K]] * K + ([[2 * K]] + [[K]] * (K - 1)) * 2
   assert run.out.nfe_B.tolist() == [MAX_TOKENS, K]
 
 
 def test_senseless_settings_are_refused_in_one_line():
-  lm, limits, rule = models.lm_of(mask_id=3), base.Limits(4), select.eb_entropy(0.1)
   with pytest.raises(UsageError, match="block_size=0"):
-    sbd.make_sampler(lm, limits, sampling.greedy(), rule, 0)
-  plain = models.lm_of(mask_id=None)
+    SBD(0)
   with pytest.raises(UsageError, match="no mask token"):
-    sbd.make_sampler(plain, limits, sampling.greedy(), rule, 4)
+    SBD(4).sampler(models.lm_of(mask_id=None), base.Limits(4))
   with pytest.raises(UsageError, match="max_tokens=0"):
     base.Limits(0)

@@ -9,8 +9,13 @@ import pytest
 
 from sbdjax import cache as kv_cache
 from sbdjax.data import assets, files
-from sbdjax.decode import ar, base, sampling, sbd_verified, verify
+from sbdjax.decode import base
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused
+from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.generate import Decoder
+from sbdjax.decode.tokens import Categorical, Greedy, token_sampler
+from sbdjax.decode.verify import Resample
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.lm import LM, make_lm, suppress
@@ -18,18 +23,7 @@ from tests import models
 from tests.decode.registry import CONFIG
 from tests.reference import network, statistics, visibility
 
-SCHEDULES = {
-  "alternating": sbd_verified.alternating(),
-  "fused": sbd_verified.fused(),
-  "fan_out": sbd_verified.fan_out(),
-}
-
-
-def verified(lm, limits, schedule, k, choose=None, candidates=False):
-  choose = choose or sampling.greedy()
-  return sbd_verified.make_sampler(
-    lm, limits, choose, verify.exact_match(choose), schedule, k, candidates
-  )
+SCHEDULES = {"alternating": Alternating(), "fused": Fused(), "fan_out": FanOut()}
 
 
 def scripted_lm(right_B):
@@ -68,7 +62,7 @@ def scripted_lm(right_B):
 )
 def test_forwards_and_query_tokens(schedule, right_nfe, wrong_nfe, right_queries, wrong_queries):
   limits = base.Limits(13)
-  sampler = verified(scripted_lm([True, False]), limits, SCHEDULES[schedule], 4)
+  sampler = VerifiedSBD(4, SCHEDULES[schedule]).sampler(scripted_lm([True, False]), limits)
   prompts = np.array([[1, 2, 3]] * 2, np.int32)
   run = jax.jit(lambda key: base.decode(sampler, None, prompts, np.array([3, 3]), key))
   out = run(jax.random.key(0)).out
@@ -92,13 +86,13 @@ def test_a_right_second_choice_gives_one_token_more():
   prompts = np.array([[1, 2, 3]], np.int32)
 
   def nfe(candidates):
-    sampler = verified(lm, limits, SCHEDULES["fan_out"], 4, candidates=candidates)
+    sampler = VerifiedSBD(4, candidates=candidates).sampler(lm, limits)
     run = jax.jit(lambda key: base.decode(sampler, None, prompts, np.array([3]), key))
     out = run(jax.random.key(0)).out
     assert out.tokens_BxC[0, 3:15].tolist() == [p % 11 for p in range(3, 15)]
     return int(out.nfe_B[0])
 
-  # The first forward has nothing to verify; from then on two tokens a forward instead of one.
+  # The first forward has nothing to verify; from then on two tokens per forward instead of one.
   assert (nfe(False), nfe(True)) == (12, 7)
 
 
@@ -115,15 +109,15 @@ LENGTHS = np.random.default_rng(3).integers(1, 6, 16).astype(np.int32)
   ],
 )
 def test_equals_ar_on_random_models(schedule, k, candidates, temperature):
-  choose = sampling.make_choice(temperature)
-  limits = base.Limits(14, (7,))
-  ours = verified(NET, limits, SCHEDULES[schedule], k, choose, candidates)
+  token, limits = token_sampler(temperature), base.Limits(14, (7,))
+  one_by_one = AR(token).sampler(NET, limits)
+  ours = VerifiedSBD(k, SCHEDULES[schedule], candidates, token=token).sampler(NET, limits)
   run = jax.jit(lambda s, p, key: base.decode(s, p, PROMPTS, LENGTHS, key).out, static_argnums=0)
   saved = 0
   for seed in range(8):
     params = models.random_params(NET, seed=seed, embedding_scale=0.5)
     key = jax.random.key(seed)
-    want, got = run(ar.make_sampler(NET, limits, choose), params, key), run(ours, params, key)
+    want, got = run(one_by_one, params, key), run(ours, params, key)
     np.testing.assert_array_equal(got.length_B, want.length_B)
     for a, b, n in zip(got.tokens_BxC, want.tokens_BxC, want.length_B, strict=True):
       assert a[:n].tolist() == b[:n].tolist()
@@ -140,11 +134,8 @@ def test_resampling_draws_from_the_ar_distribution():
   lm = make_lm(config)
   params = models.random_params(lm, seed=11)
   params["head"] = 0.3 * params["head"]  # softer, so that drafts are often right
-  warp = sampling.warped(0.8)
-  rule = verify.accept_or_resample(lambda x: jax.nn.log_softmax(warp(x), axis=-1))
-  sampler = sbd_verified.make_sampler(
-    lm, base.Limits(length), sampling.categorical(0.8), rule, sbd_verified.fan_out(), 3
-  )
+  method = VerifiedSBD(3, verify=Resample(), token=Categorical(0.8))
+  sampler = method.sampler(lm, base.Limits(length))
   prompt = [t % vocabulary for t in prompt]
   run = jax.jit(
     lambda key: (
@@ -176,30 +167,44 @@ def story_prompts(model, number, width=16):
 @pytest.mark.long
 def test_equals_ar_on_stories():
   model = load_pretrained("stories260K-sbd")
-  limits, choose = base.Limits(40, (1,)), sampling.greedy()
+  limits = base.Limits(40, (1,))
   prompts = story_prompts(model, 200)
   assert len(prompts) == 200
 
-  def decode(build):
-    decoder = Decoder(lambda _: build)
+  def decode(method):
+    decoder = Decoder(lambda _: method.sampler(model.lm, limits))
     return list(decoder.generate(model.params, prompts, jax.random.key(0)))
 
-  want = decode(ar.make_sampler(model.lm, limits, choose))
-  got = decode(verified(model.lm, limits, sbd_verified.fan_out(4), 4, candidates=True))
+  want = decode(AR())
+  got = decode(VerifiedSBD(4, FanOut(4), candidates=True))
   assert [r.tokens for r in got] == [r.tokens for r in want]
   assert sum(r.nfe for r in want) > 2 * sum(r.nfe for r in got)
 
 
+def test_what_was_verified_is_shown_on_the_canvas():
+  """The live view colours what stood on the canvas before the last forward by these drafts."""
+  method = VerifiedSBD(4)
+  sampler = method.sampler(scripted_lm([True]), base.Limits(13))
+  init, step = jax.jit(sampler.init), jax.jit(sampler.step)
+  state = init(None, np.array([[1, 2, 3]], np.int32), np.array([3]), jax.random.key(0))
+  shown = []
+  for _ in range(2):
+    start_B, size, end_B = method.canvas(state)
+    state = step(None, state)
+    assert (size, end_B) == (5, None)
+    shown.append((start_B.tolist(), method.last_drafts(state).tolist()))
+  # The first forward has nothing to verify and gives one token.
+  assert shown == [([3], [[-1] * 5]), ([4], [[4, 5, 6, -1, -1]])]
+
+
 def test_settings_are_checked():
-  limits, choose = base.Limits(4), sampling.greedy()
-  exact = verify.exact_match(choose)
   with pytest.raises(UsageError, match="block_size=1"):
-    sbd_verified.make_sampler(NET, limits, choose, exact, sbd_verified.fused(), 1)
-  plain = make_lm(models.config())
+    VerifiedSBD(1)
   with pytest.raises(UsageError, match="no mask token"):
-    sbd_verified.make_sampler(plain, limits, choose, exact, sbd_verified.fused(), 4)
-  resample = verify.accept_or_resample(jax.nn.log_softmax)
+    VerifiedSBD(4).sampler(make_lm(models.config()), base.Limits(4))
   with pytest.raises(UsageError, match="candidates need"):
-    sbd_verified.make_sampler(NET, limits, choose, resample, sbd_verified.fused(), 4, True)
+    VerifiedSBD(4, candidates=True, verify=Resample(), token=Categorical())
+  with pytest.raises(UsageError, match="set a temperature above 0"):
+    VerifiedSBD(4, verify=Resample(), token=Greedy())
   with pytest.raises(UsageError, match="points=-1"):
-    sbd_verified.fan_out(-1)
+    FanOut(-1)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax.decode import schedule
-from sbdjax.decode.schedule import NEVER, Prediction
+from sbdjax.decode.diffusion import schedule
+from sbdjax.decode.diffusion.schedule import NEVER, Prediction, StaticSteps, Threshold
+from sbdjax.errors import UsageError
 from tests.decode import diffusion_reference as reference
 
 MASK, PROMPT = 9, 0
@@ -16,7 +17,7 @@ N, K = 3, 6  # blocks of a window, positions of a block
 def states(seed, count, steps):
   """Windows as static decoding leaves them, and predictions with many ties.
 
-  Some blocks begin behind part of a prompt; blocks before the first masked one are finished.
+  Some blocks begin after part of a prompt; blocks before the first masked one are finished.
   """
   rng = np.random.default_rng(seed)
   for _ in range(count):
@@ -38,18 +39,20 @@ def rules_of(steps, tau=None):
   return reference.Rules(MASK, (), K, "full", steps, tau)
 
 
-def steps_found(plan, found):
+def steps_found(schedule, found):
   """Step of each position, all windows at once."""
   x = np.array([x for x, _, _ in found])
   maskable = np.array([[K - shared] + [K] * (N - 1) for _, shared, _ in found])
   prediction = jax.tree.map(lambda *rows: jnp.asarray(np.stack(rows)), *(p for _, _, p in found))
-  return x, np.asarray(jax.jit(plan.steps)(prediction, x == MASK, maskable))
+  return x, np.asarray(
+    jax.jit(lambda f, *args: f(*args))(schedule, prediction, x == MASK, maskable)
+  )
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 5, 6, 9])
 def test_static_is_decoding_step_by_step(steps):
   found = list(states(steps, 60, steps))
-  x, numbers = steps_found(schedule.static(jnp.int32(steps)), found)
+  x, numbers = steps_found(StaticSteps(jnp.int32(steps)), found)
   assert (numbers[x != MASK] == NEVER).all()
   for row, (tokens, shared, prediction) in enumerate(found):
     for j in range(1, 3 * K + 1):
@@ -67,7 +70,7 @@ def test_static_is_decoding_step_by_step(steps):
 @pytest.mark.parametrize("tau", [0.0, 0.3, 0.5, 2.0])
 def test_threshold_reveals_what_is_sure_then_one_a_step(tau):
   found = list(states(7, 60, steps=K))
-  x, numbers = steps_found(schedule.threshold(jnp.float32(tau)), found)
+  x, numbers = steps_found(Threshold(jnp.float32(tau)), found)
   rules = rules_of(None, tau)
   for row, (tokens, shared, prediction) in enumerate(found):
     for j in range(1, 1 + tokens.count(MASK)):
@@ -82,3 +85,17 @@ def test_ranks_break_ties_leftmost_and_go_block_by_block():
   np.testing.assert_array_equal(schedule.ranks(score, masked, 2)[1:], [1, 0, 4, 2, 3])
   np.testing.assert_array_equal(schedule.ranks(score, masked, 1)[1:], [4, 2, 3, 0, 1])
   np.testing.assert_array_equal(schedule.ranks(0 * score, masked, 1)[1:], [0, 1, 2, 3, 4])
+
+
+def test_no_number_of_steps_is_one_per_token():
+  found = list(states(3, 40, steps=K))
+  np.testing.assert_array_equal(*(steps_found(StaticSteps(n), found)[1] for n in (0, K)))
+  assert (steps_found(StaticSteps(0), found)[1] != steps_found(StaticSteps(1), found)[1]).any()
+
+
+def test_numbers_out_of_range():
+  with pytest.raises(UsageError, match="steps_per_block=-1 must not be negative"):
+    StaticSteps(-1)
+  for tau in (-0.5, float("nan")):
+    with pytest.raises(UsageError, match=f"threshold={tau} must not be negative"):
+      Threshold(tau)

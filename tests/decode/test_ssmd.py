@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from sbdjax import sigma_lm
-from sbdjax.decode import base, generate, ssmd, windows
+from sbdjax.decode import base, generate
+from sbdjax.decode.any_order.ssmd import SSMD
+from sbdjax.decode.any_order.windows import Constant, Cosine, FullWindow
+from sbdjax.decode.tokens import Categorical, Greedy
 from sbdjax.errors import UsageError
 from sbdjax.likelihood import elbo
 from sbdjax.likelihood import ssmd as likelihood
@@ -33,7 +36,8 @@ PARAMS = models.random_params(MODEL, seed=3)
 TEXTS = np.array(list(itertools.product(range(S), repeat=D)))
 ROWS, BATCHES = 20_000, 10
 
-WINDOWS = {"full": windows.full(), "two": windows.constant(2), "cosine": windows.cosine(0.4)}
+WINDOWS = {"full": FullWindow(), "two": Constant(2), "cosine": Cosine(0.4)}
+DRAWN = Categorical(1.0)
 
 
 def number_of(tokens_BxD):
@@ -44,7 +48,7 @@ def number_of(tokens_BxD):
 def sampled(window, n_inner, first_equal=False, given=()):
   """(counts of all texts, mean (outer loops, rejections, passes)) of 2e5 rows of the sampler."""
   limits = base.Limits(D if not given else 1, (), None if not given else 0)
-  sampler = ssmd.make_sampler(MODEL, limits, WINDOWS[window], n_inner, first_equal=first_equal)
+  sampler = SSMD(WINDOWS[window], n_inner, first_equal, DRAWN).sampler(MODEL, limits)
   prompt = jnp.broadcast_to(jnp.asarray(given, jnp.int32), (ROWS, len(given)))
   lengths = jnp.full((ROWS,), len(given), jnp.int32)
 
@@ -85,7 +89,7 @@ def exactly(window, n_inner, first_equal=False, given=()):
       TEXTS.astype(np.int32),
       np.array(order, np.int32),
       WINDOWS[window](D),
-      np.float32(n_inner),
+      np.float32(n_inner or math.inf),
       np.int32(len(first)),
       first_equal=first_equal,
     )
@@ -97,7 +101,7 @@ def exactly(window, n_inner, first_equal=False, given=()):
 CASES = [
   dict(window="cosine", n_inner=2),
   dict(window="full", n_inner=1),
-  dict(window="full", n_inner=math.inf, given=(MASK, 1, MASK)),
+  dict(window="full", n_inner=0, given=(MASK, 1, MASK)),
   dict(window="two", n_inner=1, first_equal=True),
 ]
 
@@ -121,7 +125,7 @@ def test_samples_have_the_distribution_their_likelihood_says(case):
 def test_the_chi_square_would_see_the_paths_that_are_left_out():
   """The same frequencies against the distribution of one other setting."""
   counts, _ = sampled(**CASES[0])
-  for other in (dict(window="two", n_inner=1), dict(window="full", n_inner=math.inf)):
+  for other in (dict(window="two", n_inner=1), dict(window="full", n_inner=0)):
     assert statistics.chi_square_p(counts, exactly(**other)[0]) < 1e-6
 
 
@@ -151,20 +155,21 @@ def table_model():
   return sigma_lm.SigmaLM(config, head, None, trunk, target, logits)
 
 
-def runner(window, **settings):
-  """decode(params, prompts [5, 4], lengths, limits up to 3, n_inner), compiled once."""
-
-  @quick_jit
-  def decode(params, prompts, lengths, limits, n_inner):
-    rows = base.Limits(3, (), limits)
-    sampler = ssmd.make_sampler(table_model(), rows, window, n_inner, **settings)
-    keys = jax.random.split(jax.random.key(0), len(prompts))
-    return base.decode(sampler, params, prompts, lengths, keys)
-
-  return lambda *args: jax.device_get(decode(*args))
+TRACED = []
 
 
-in_twos = runner(windows.constant(2))
+@quick_jit
+def decode(method, params, prompts, lengths, limits):
+  """The final state; the method is an argument, so programs are shared by all that fit."""
+  TRACED.append(method)
+  sampler = method.sampler(table_model(), base.Limits(3, (), limits))
+  keys = jax.random.split(jax.random.key(0), len(prompts))
+  return base.decode(sampler, params, prompts, lengths, keys)
+
+
+def in_twos(params, prompts, lengths, limits, n_inner):
+  method = SSMD(Constant(2), n_inner, token=DRAWN)
+  return jax.device_get(decode(method, params, prompts, lengths, limits))
 
 
 def test_masks_inside_a_prompt_come_last_in_the_order_and_given_tokens_stay():
@@ -201,18 +206,17 @@ def test_where_the_target_is_the_draft_nothing_is_rejected():
   state = in_twos(same, *ALIKE, 3)
   assert (state.out.accepted_B == 3).all() and (state.out.drafted_B == 3).all()
   assert (state.out.nfe_B == 2).all() and (state.out.causal_passes_B == 2).all()
-  np.testing.assert_allclose(ssmd.full_forwards(state.out), 2.0)
-  seven = state.out.replace(nfe_B=np.array([1]), causal_passes_B=np.array([7]))
-  assert ssmd.full_forwards(seven) == 18 / 12  # of 11 + 1 blocks
   assert generate.results_of(state.out, 1, 0.0)[0].nfe == 2
+  seven = state.out.replace(nfe_B=np.array([1]), causal_passes_B=np.array([7]))
+  assert generate.results_of(seven, 1, 0.0)[0].nfe == 18 / 12  # of 11 + 1 blocks
   assert len(np.unique(state.out.tokens_BxC[:, 4:], axis=0)) > 1
 
 
 @pytest.mark.long
 def test_greedy_decoding_is_what_the_target_says_step_by_step():
   """One trunk pass, every token the argmax given the one before it in the order."""
-  run = runner(windows.full(), to_log_probs=ssmd.log_probs(temperature=0))
-  state = run(SHARP, *ALIKE, math.inf)
+  method = SSMD(FullWindow(), n_inner=0, token=Greedy())
+  state = jax.device_get(decode(method, SHARP, *ALIKE))
   draft, before = (np.asarray(SHARP[k])[:, : V - 1] for k in ("draft", "before"))
   for row in range(5):
     tokens, sigma = state.out.tokens_BxC[row], state.sigma_BxC[row]
@@ -222,6 +226,20 @@ def test_greedy_decoding_is_what_the_target_says_step_by_step():
   assert (state.out.nfe_B == 1).all() and (state.out.accepted_B < state.out.drafted_B).any()
 
 
+@pytest.mark.long
+def test_the_number_of_inner_loops_is_traced():
+  """More of them mean fewer trunk passes, none too many: 0 is no limit."""
+  passes, traced = {}, []
+  for n in (1, 2, 3, 0):
+    state = in_twos(SHARP, *ALIKE, n)
+    traced.append(len(TRACED))
+    rejected = state.out.drafted_B - state.out.accepted_B
+    passes[n] = int(state.out.nfe_B.sum())
+    assert (state.out.causal_passes_B <= rejected + state.out.nfe_B).all() and rejected.any()
+  assert len(set(traced)) == 1
+  assert passes[1] > passes[2] == passes[3] == passes[0]  # a window of two has two rejections
+
+
 def test_settings_out_of_range():
-  with pytest.raises(UsageError, match="n_inner=0"):
-    ssmd.make_sampler(table_model(), base.Limits(1), windows.full(), 0)
+  with pytest.raises(UsageError, match="n_inner=-1 must not be negative"):
+    SSMD(n_inner=-1)

@@ -1,4 +1,4 @@
-"""Collected trajectories against equation 3 of Jacobi Forcing, one whole forward a point."""
+"""Collected trajectories against equation 3 of Jacobi Forcing, one whole forward per point."""
 
 import functools
 
@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax.decode import trajectories
+from sbdjax.decode.jacobi import trajectories
 from tests import models
 from tests.jit import quick_jit
 from tests.reference import network, visibility
@@ -33,7 +33,7 @@ def collected(draft, eos_ids):
 
 
 def greedy(lm, params, tokens):
-  """The most probable next token behind each of `tokens`, without a cache."""
+  """The most probable next token after each of `tokens`, without a cache."""
   n = len(tokens)
   logits = network.forward(lm.config, params, np.array(tokens), np.arange(n), visibility.causal(n))
   return np.argmax(logits, axis=-1).tolist()

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax.decode import base, sampling, verify
+from sbdjax.decode import base, verify
+from sbdjax.decode.tokens import Categorical, Greedy
+from sbdjax.errors import UsageError
 from tests.reference import statistics
 
 V = 5
@@ -34,7 +36,7 @@ def test_exact_match_takes_what_the_target_chooses():
   draft[1, 1] = (draft[1, 1] + 1) % V
   count = np.array([3, 3, 2])
   keys = jax.random.split(jax.random.key(0), (3, 4))
-  verdict = verify.exact_match(sampling.greedy()).verify(keys, draft, count, None, target)
+  verdict = verify.ExactMatch()(Greedy(), keys, draft, count, None, target)
   assert verdict.n_accepted_B.tolist() == [3, 1, 2]  # row 2 has two drafts only
   assert verdict.token_B.tolist() == [best[0, 3], best[1, 1], best[2, 2]]
 
@@ -55,8 +57,7 @@ def test_the_residual_of_equal_distributions_is_the_target():
 
 def _speculate(temperature, rows=100_000):
   """Frequencies of the first two tokens that come out of two drafts, and their target."""
-  warp = sampling.warped(temperature)
-  rule = verify.accept_or_resample(lambda x: jax.nn.log_softmax(warp(x), axis=-1))
+  rule, token = verify.Resample(), Categorical(temperature)
   assert not rule.common_noise
   q = random_logits(2, seed=1)  # of the two drafts
   first = random_logits(1, seed=2)[0]  # p(x1)
@@ -67,17 +68,17 @@ def _speculate(temperature, rows=100_000):
   def run(key):
     keys = jax.random.split(key, (rows, 4))
     draft_keys = jax.vmap(verify.draft_key)
-    draw = jax.vmap(sampling.categorical(temperature), (0, None))
+    draw = jax.vmap(token, (0, None))
     draft = jnp.stack([draw(draft_keys(keys[:, j]), q[j]) for j in range(2)], axis=1)
     target = jnp.stack(
       [jnp.broadcast_to(first, (rows, V)), second[draft[:, 0]], jnp.broadcast_to(third, (rows, V))],
       axis=1,
     )
     draft_logits = jnp.broadcast_to(q, (rows, 2, V))
-    v = rule.verify(keys[:, :3], draft, jnp.full(rows, 2), draft_logits, target)
+    v = rule(token, keys[:, :3], draft, jnp.full(rows, 2), draft_logits, target)
     # A row whose first draft was rejected goes on with a fresh draw of the second token.
     x1 = jnp.where(v.n_accepted_B > 0, draft[:, 0], v.token_B)
-    fresh = jax.vmap(sampling.categorical(temperature))(keys[:, 3], second[x1])
+    fresh = jax.vmap(token)(keys[:, 3], second[x1])
     x2 = jnp.where(
       v.n_accepted_B == 2, draft[:, 1], jnp.where(v.n_accepted_B == 1, v.token_B, fresh)
     )
@@ -90,7 +91,7 @@ def _speculate(temperature, rows=100_000):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_accept_or_resample_keeps_the_target_distribution(temperature):
+def test_resample_keeps_the_target_distribution(temperature):
   counts, expected, accepted, overlap = _speculate(temperature)
   assert statistics.chi_square_p(counts, expected) > 1e-3
   # The first draft is accepted as often as the distributions overlap (Leviathan et al., 3.5).
@@ -101,12 +102,20 @@ def test_append_stops_at_eos_and_limits():
   limits = base.Limits(8, (9,), np.array([8, 8, 2, 3]))
   out = base.start(np.array([[1], [2], [3], [4]]), np.ones(4, np.int32), 9, fill=0)
   tokens = np.array([[5, 6, 7], [5, 9, 7], [5, 6, 9], [5, 6, 9]])
-  out = verify.append(out, tokens, np.array([2, 3, 3, 3]), limits)
+  out = base.append(out, tokens, np.array([2, 3, 3, 3]), limits, width=np.array([1, 2, 3, 4]))
   texts = [
     row[:n].tolist() for row, n in zip(np.asarray(out.tokens_BxC), out.length_B, strict=True)
   ]
   assert texts == [[1, 5, 6], [2, 5, 9], [3, 5, 6], [4, 5, 6, 9]]
   assert out.done_B.tolist() == [False, True, True, True]
   assert out.eos_B.tolist() == [False, True, False, True]
+  assert out.nfe_B.tolist() == [1] * 4 and out.query_tokens_B.tolist() == [1, 2, 3, 4]
   # Nothing is written beyond what is kept.
   assert all(not row[n:].any() for row, n in zip(out.tokens_BxC, out.length_B, strict=True))
+
+
+def test_resample_needs_draws():
+  verify.ExactMatch().check(Greedy())
+  verify.Resample().check(Categorical(0.5))
+  with pytest.raises(UsageError, match="set a temperature above 0"):
+    verify.Resample().check(Greedy())

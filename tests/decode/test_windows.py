@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from sbdjax.decode import windows
+from sbdjax.decode.any_order import windows
+from sbdjax.decode.any_order.windows import Constant, Cosine, FullWindow, Linear
 from sbdjax.errors import UsageError
 from tests.decode import fill_reference
 from tests.helpers import require_shared
@@ -22,7 +23,7 @@ def test_the_cosine_window_equals_the_reference_file():
   cases = json.loads(require_shared("goldens", "windows.json").read_text())["windows"].values()
   assert len(cases) > 10
   for case in cases:
-    got = windows.cosine(case["dtau"])(case["D"])
+    got = Cosine(case["dtau"])(case["D"])
     np.testing.assert_array_equal(got, case["W"], err_msg=str(case["dtau"]))
     assert loops_without_rejection(got) == case["outer_loops_without_rejection"]
 
@@ -31,22 +32,22 @@ def test_the_cosine_window_equals_the_reference_file():
 def test_the_cosine_window_moves_by_dtau_along_the_schedule(dtau):
   for length in (1, 2, 7, 64, 100):
     expected = fill_reference.cosine_window(dtau)(length)
-    np.testing.assert_array_equal(windows.cosine(dtau)(length), expected)
+    np.testing.assert_array_equal(Cosine(dtau)(length), expected)
 
 
 def test_the_papers_count_of_passes():
   """Its sample of NFE 80 has D = 256 and dtau = 0.01; rounding to the nearest would give 94."""
-  assert loops_without_rejection(windows.cosine(0.01)(256)) == 80
+  assert loops_without_rejection(Cosine(0.01)(256)) == 80
 
 
 @pytest.mark.parametrize(
   "window, expected",
   [
-    (windows.full(), [5, 4, 3, 2, 1]),
-    (windows.constant(2), [2, 2, 2, 2, 1]),
-    (windows.linear(0.5), [1, 1, 2, 2, 1]),
-    (windows.linear(7), [5, 4, 3, 2, 1]),
-    (windows.cosine(1.0), [5, 4, 3, 2, 1]),
+    (FullWindow(), [5, 4, 3, 2, 1]),
+    (Constant(2), [2, 2, 2, 2, 1]),
+    (Linear(0.5), [1, 1, 2, 2, 1]),
+    (Linear(7), [5, 4, 3, 2, 1]),
+    (Cosine(1.0), [5, 4, 3, 2, 1]),
   ],
 )
 def test_windows_by_hand(window, expected):
@@ -60,10 +61,10 @@ def test_windows_by_hand(window, expected):
 @pytest.mark.parametrize(
   "make",
   [
-    lambda: windows.cosine(0.0),
-    lambda: windows.cosine(1.5),
-    lambda: windows.linear(0.0),
-    lambda: windows.constant(0),
+    lambda: Cosine(0.0),
+    lambda: Cosine(1.5),
+    lambda: Linear(0.0),
+    lambda: Constant(0),
   ],
 )
 def test_settings_out_of_range(make):

@@ -10,13 +10,13 @@ from tests.reference import network, visibility
 
 
 def whole_chain(drafts, candidates):
-  """Draft behind all drafts only: [(accepted drafts, by second choice)]."""
+  """Draft after all drafts only: [(accepted drafts, by second choice)]."""
   del candidates
   return [(len(drafts), False)]
 
 
 def most_probable(number):
-  """Draft behind the `number` likeliest outcomes of the verification (0: all of them)."""
+  """Draft after the `number` likeliest outcomes of the verification (0: all of them)."""
 
   def points(drafts, candidates):
     def reached(j):
@@ -44,7 +44,7 @@ def reference(choose, k, points, finished, mask, candidates=False, alternate=Fal
       return int(choose(jax.random.fold_in(key, len(text)), logits))
 
     def draft(text):
-      """Drafts of the k - 1 places behind the one that follows `text`."""
+      """Drafts of the k - 1 places after the one that follows `text`."""
       n = len(text)
       logits = logits_fn(text + [mask] * k, visibility.open_block(n + k, n, n + k))[n + 1 :]
       for i, row in enumerate(logits):
@@ -65,9 +65,9 @@ def reference(choose, k, points, finished, mask, candidates=False, alternate=Fal
       if candidates and n < len(drafts) and drafts[n][1] == wanted[n]:
         new.append(target(x + new))
         point = (n + 1, True)
-      behind = new[:-1]
+      verified = new[:-1]
       drafted = not (alternate and drafts) and point in points(drafts, candidates)
-      drafts = list(draft(x + behind)) if drafted else []
+      drafts = list(draft(x + verified)) if drafted else []
       x += new
       steps += [nfe] * len(new)
       generated = finished(x[len(prompt) :], limit)

@@ -17,7 +17,8 @@ transformers = pytest.importorskip(
 )
 
 from sbdjax import masks  # noqa: E402
-from sbdjax.decode import ar, base, sampling  # noqa: E402
+from sbdjax.decode.base import Limits  # noqa: E402
+from sbdjax.decode.causal.ar import AR  # noqa: E402
 from sbdjax.decode.generate import Decoder  # noqa: E402
 from sbdjax.interop import load_pretrained, save_pretrained  # noqa: E402
 from tests import models  # noqa: E402
@@ -177,8 +178,8 @@ def test_cached_decoding_is_greedy_generate_token_for_token(pair, family):
   theirs, ours = pair(family, 1)
   prompts = models.tokens(3, 7, ours.lm.config.vocab_size, seed=5).tolist()
   # Prompts of one length: transformers pads on the left, which is another computation.
-  decoder = Decoder(lambda _: ar.make_sampler(ours.lm, base.Limits(16), sampling.greedy()))
-  results = list(decoder.generate(ours.params, prompts, jax.random.key(0)))
+  decoder = Decoder(ours.lm, Limits(16))
+  results = list(decoder.generate(AR(), ours.params, prompts, jax.random.key(0)))
   inputs = torch.tensor(prompts)
   with torch.no_grad():
     expected = theirs.generate(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sbdjax.data import assets
-from sbdjax.decode import ar, base, sampling
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import CheckpointError
 from sbdjax.interop import llama2c
@@ -39,9 +40,9 @@ def stories():
 
 def test_the_documented_story_word_for_word(stories):
   lm, params, tokenizer, _ = stories
-  decoder = Decoder(lambda _: ar.make_sampler(lm, base.Limits(256), sampling.greedy()))
+  decoder = Decoder(lm, Limits(256))
   prompt = tokenizer.encode("Once upon a time", bos=True)
-  (result,) = decoder.generate(params, [prompt], jax.random.key(0))
+  (result,) = decoder.generate(AR(), params, [prompt], jax.random.key(0))
   # Ours is a few tokens longer: llama2.c counts the prompt among its 256.
   text = tokenizer.decode(prompt + result.tokens)
   assert text[: len(DOCUMENTED)] == DOCUMENTED
@@ -60,7 +61,7 @@ def test_loss_on_stories_is_the_published_one(stories):
   for i, row in enumerate(rows):
     n = min(len(row), length)
     tokens[i, :n], weights[i, :n] = row[:n], 1.0
-  loss_fn = ntp.make_loss(ntp.NTPLossConfig(document_mask=False))
+  loss_fn = ntp.NTPLoss(document_mask=False)
 
   @jax.jit
   def run(tokens, weights):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax.decode import mdm, windows
+from sbdjax.decode import Ancestral, Constant, FullWindow
 from sbdjax.likelihood import elbo, ssmd
 from sbdjax.lm import suppress
 from sbdjax.nn.sigma import HeadConfig
@@ -69,7 +69,7 @@ def test_chunks_change_nothing():
 @pytest.mark.long
 def test_averages_over_orders_are_of_the_exact_likelihood():
   texts = np.stack([TOKENS, TOKENS[::-1]])
-  rules = [(windows.constant(2)(L), 2), (windows.full()(L), math.inf)]
+  rules = [(Constant(2)(L), 2), (FullWindow()(L), math.inf)]
   run = quick_jit(
     lambda params, keys: elbo.over_orders(MODEL, params, texts, keys, rules, num_orders=3)
   )
@@ -141,7 +141,7 @@ def test_a_text_under_plans_is_what_the_sampler_draws_it_with(steps):
   rows = 4000
   got = quick_jit(
     lambda keys: elbo.over_plans(
-      predict, 3, table, jnp.tile(x, (rows, 1)), keys, mdm.ancestral(steps).plan, num_plans=2
+      predict, 3, table, jnp.tile(x, (rows, 1)), keys, Ancestral(steps).plan, num_plans=2
     )
   )(jax.random.split(jax.random.key(0), rows))
   assert got.log_prob.shape == got.forwards.shape == (rows, 2)

@@ -1,5 +1,6 @@
 """The block-diffusion loss against its bound summed block by block, and against leaks by gradient."""
 
+import functools
 import itertools
 import math
 
@@ -66,7 +67,7 @@ def draw(batch, k, seed=0):
 
 def value_and_grad(config, lm=None):
   """(params, batch, noise, k) -> ((loss, (weight, metrics)), gradient), compiled once."""
-  loss_on = bd.make_loss(config).on
+  loss_on = functools.partial(bd.loss_on, config)
   lm = table_model.make_lm() if lm is None else lm
 
   @chex.assert_max_traces(1)
@@ -82,9 +83,7 @@ def value_and_grad(config, lm=None):
 )
 def test_equals_the_sum_over_masked_tokens(weighting, document_mask):
   """One compilation, every block size: 1, sizes that do not divide 11, all of it, and more."""
-  run = value_and_grad(
-    bd.BlockDiffusionLossConfig(16, weighting, document_mask=document_mask, chunk=8)
-  )
+  run = value_and_grad(bd.BlockDiffusionLoss(16, weighting, document_mask=document_mask, chunk=8))
   batch = table_model.batch()
   for k in (1, 2, 3, 4, 5, 11, 16):
     noise = draw(batch, k)
@@ -150,7 +149,7 @@ def exact_bound(batch):
 @jax.jit
 def row_losses(batch, noisy, masked):
   """The loss of each row of a batch on its own."""
-  loss_on = bd.make_loss(bd.BlockDiffusionLossConfig(3)).on
+  loss_on = functools.partial(bd.loss_on, bd.BlockDiffusionLoss(3))
   lm, t_1x6 = table_model.make_lm(), jnp.ones((1, 6))
   one = lambda row, *noise: loss_on(lm, table_model.PARAMS, row, *noise, t_1x6, 3)[0]
   return jax.vmap(one)(*jax.tree.map(lambda x: x[:, None], (batch, noisy, masked)))
@@ -177,9 +176,9 @@ def test_the_drawn_noise_gives_the_bound_on_average():
   batch = {name: np.repeat(value[:1], rows, axis=0) for name, value in batch.items()}
   batch["weights"][:, 1:3] = 0.0  # only the second block
   batch["example_id"] = np.arange(rows, dtype=np.int32)
-  config = bd.BlockDiffusionLossConfig(3, "inverse_t", stratified=False)
+  config = bd.BlockDiffusionLoss(3, "inverse_t", stratified=False)
   loss, weight, metrics = jax.jit(
-    lambda b: bd.make_loss(config)(table_model.make_lm(), table_model.PARAMS, b, jax.random.key(0))
+    lambda b: config(table_model.make_lm(), table_model.PARAMS, b, jax.random.key(0))
   )(batch)
   assert float(weight) == 3 * rows
   np.testing.assert_allclose(loss / rows, exact_bound(batch), rtol=0.04)
@@ -187,22 +186,22 @@ def test_the_drawn_noise_gives_the_bound_on_average():
 
 
 def test_clipped_noise_reports_no_bound_and_evaluation_is_not_clipped():
-  config = bd.BlockDiffusionLossConfig(4, "none", noise_min=0.3, noise_max=0.8)
+  config = bd.BlockDiffusionLoss(4, "none", noise_min=0.3, noise_max=0.8)
   batch = table_model.batch()
   lm, key = table_model.make_lm(), jax.random.key(0)
-  run = lambda c: jax.jit(lambda b: bd.make_loss(c)(lm, table_model.PARAMS, b, key))(batch)
+  run = lambda c: jax.jit(lambda b: c(lm, table_model.PARAMS, b, key))(batch)
   assert "nelbo" not in run(config)[2]
-  loss, weight, metrics = run(bd.bound(config))
+  loss, weight, metrics = run(config.evaluated())
   np.testing.assert_allclose(metrics["nelbo"], (loss, weight))
-  assert bd.bound(config).block_size == 4
+  assert config.evaluated().block_size == 4
 
 
 # --- noise ---------------------------------------------------------------------------------------
 
 
-def drawn_noise(config, batch):
+def drawn_noise(loss_fn, batch):
   """(clean half, noisy half) of what the loss runs the network on."""
-  loss_fn, lm = bd.make_loss(config), table_model.make_lm()
+  lm = table_model.make_lm()
 
   @jax.jit
   def run(key):
@@ -221,7 +220,7 @@ def drawn_noise(config, batch):
 def test_what_is_given_is_never_masked_and_the_rest_half_of_the_time():
   batch = table_model.batch(rows=300, length=16)
   batch["weights"] = np.where(batch["weights"] > 0, 1, 0).astype(np.float32)
-  metrics, clean, noisy = drawn_noise(bd.BlockDiffusionLossConfig(4), batch)
+  metrics, clean, noisy = drawn_noise(bd.BlockDiffusionLoss(4), batch)
   np.testing.assert_array_equal(clean, batch["tokens"])
   masked = noisy == MASK
   np.testing.assert_array_equal(np.where(masked, clean, noisy), clean)
@@ -233,13 +232,13 @@ def test_what_is_given_is_never_masked_and_the_rest_half_of_the_time():
 def test_clipped_noise_is_what_the_loss_draws():
   batch = table_model.batch(rows=300, length=16, documents=False)
   batch["weights"] = np.ones_like(batch["weights"])
-  config = bd.BlockDiffusionLossConfig(4, noise_min=0.9)
+  config = bd.BlockDiffusionLoss(4, noise_min=0.9)
   assert (drawn_noise(config, batch)[2] == MASK)[:, 1:].mean() > 0.92
 
 
 def test_a_rows_noise_depends_on_its_example_id_alone():
   """The sum over a batch is the sum over its rows, each run alone; so is any reordering's."""
-  lm, loss_fn = table_model.make_lm(), bd.make_loss(bd.BlockDiffusionLossConfig())
+  lm, loss_fn = table_model.make_lm(), bd.BlockDiffusionLoss()
   batch = table_model.batch()
   run = jax.jit(lambda batch: loss_fn(lm, table_model.PARAMS, batch, jax.random.key(3)))
   pick = lambda rows: {name: value[rows] for name, value in batch.items()}
@@ -268,7 +267,7 @@ def sensitivity():
   """
   lm = models.lm_of(vocab_size=2 * L + 1, mask_id=2 * L, tie_embeddings=False)
   params = models.random_params(lm)
-  loss_on = bd.make_loss(bd.BlockDiffusionLossConfig(4, "none")).on
+  loss_on = functools.partial(bd.loss_on, bd.BlockDiffusionLoss(4, "none"))
   noisy = np.arange(L, 2 * L, dtype=np.int32)[None]
 
   def loss(embedding, target_weights_L, segments):
@@ -321,7 +320,7 @@ def test_training_sees_what_a_block_causal_decoder_sees(segments):
     "weights": np.ones((1, L), np.float32),
   }
   noise = (noisy, noisy != tokens, np.ones((1, L), np.float32))
-  loss_on = bd.make_loss(bd.BlockDiffusionLossConfig(4, "none")).on
+  loss_on = functools.partial(bd.loss_on, bd.BlockDiffusionLoss(4, "none"))
   loss = jax.jit(lambda b, *noise: loss_on(lm, params, b, *noise, K)[0])(batch, *noise)
   expected = 0.0
   for start in range(0, L, K):
@@ -339,7 +338,7 @@ def test_training_sees_what_a_block_causal_decoder_sees(segments):
 
 def test_the_block_size_is_traced_and_bounded_by_the_settings():
   seen = []
-  loss_fn = bd.make_loss(bd.BlockDiffusionLossConfig(5))
+  loss_fn = bd.BlockDiffusionLoss(5)
   loss_fn(table_model.make_lm(seen), table_model.PARAMS, table_model.batch(), jax.random.key(0))
   assert isinstance(seen[0], masks.BlockDiffusionTrain)
   assert (seen[0].block_size, seen[0].max_block_size) == (5, 5)
@@ -361,13 +360,11 @@ def test_the_block_size_is_traced_and_bounded_by_the_settings():
 )
 def test_senseless_settings_are_refused_in_one_line(settings):
   with pytest.raises(UsageError, match="loss") as error:
-    bd.BlockDiffusionLossConfig(**settings)
+    bd.BlockDiffusionLoss(**settings)
   assert "\n" not in str(error.value)
 
 
 def test_a_model_without_a_mask_token_is_refused():
   lm = table_model.make_lm()._replace(config=models.config(mask_id=None))
   with pytest.raises(UsageError, match="mask"):
-    bd.make_loss(bd.BlockDiffusionLossConfig())(
-      lm, table_model.PARAMS, table_model.batch(), jax.random.key(0)
-    )
+    bd.BlockDiffusionLoss()(lm, table_model.PARAMS, table_model.batch(), jax.random.key(0))

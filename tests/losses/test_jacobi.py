@@ -12,7 +12,7 @@ import pytest
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.losses import jacobi
-from sbdjax.losses.jacobi import JacobiLossConfig
+from sbdjax.losses.jacobi import JacobiLoss
 from tests.helpers import require_shared
 from tests.jacobi_goldens import open_recorded_qwen2
 from tests.jit import quick_jit
@@ -25,13 +25,11 @@ KEY = jax.random.key(0)
 # --- the public trainers -------------------------------------------------------------------------
 
 PUBLIC = {
-  "soft_flexattn_cllm_trainer": JacobiLossConfig(
+  "soft_flexattn_cllm_trainer": JacobiLoss(
     mask="clean", ar_weight=10.0, normalisation="published", across_blocks=False
   ),
-  "soft_flexattn_cllm_trainer_multiblock": JacobiLossConfig(
-    ar_weight=10.0, normalisation="published"
-  ),
-  "soft_flexattn_cllm_trainer_multiblock_window": JacobiLossConfig(
+  "soft_flexattn_cllm_trainer_multiblock": JacobiLoss(ar_weight=10.0, normalisation="published"),
+  "soft_flexattn_cllm_trainer_multiblock_window": JacobiLoss(
     mask="noisy_window", window=16, ar_weight=1.0, normalisation="published"
   ),
 }
@@ -83,9 +81,8 @@ def packed_batch(found):
 @pytest.mark.parametrize("name", list(PUBLIC))
 def test_losses_and_gradient_of_the_public_trainers(name, model):
   lm, params = model
-  found, config = golden(), PUBLIC[name]
+  found, loss_fn = golden(), PUBLIC[name]
   expected = found["variants"][name]
-  loss_fn = jacobi.make_loss(config)
 
   def run(params):
     loss, weight, metrics = loss_fn(lm, params, packed_batch(found), KEY)
@@ -96,7 +93,7 @@ def test_losses_and_gradient_of_the_public_trainers(name, model):
   # The public loss is the soft cross-entropy, KL plus the entropy of its targets.
   consistency = mean["consistency"] + mean["teacher_entropy"]
   np.testing.assert_allclose(consistency, expected["consistency"], rtol=2e-5)
-  np.testing.assert_allclose(config.ar_weight * mean["ntp_loss"], expected["ar_logged"], rtol=2e-5)
+  np.testing.assert_allclose(loss_fn.ar_weight * mean["ntp_loss"], expected["ar_logged"], rtol=2e-5)
   np.testing.assert_allclose(loss + mean["teacher_entropy"], expected["total"], rtol=2e-5)
   norm = np.sqrt(sum(float(jnp.sum(g**2)) for g in jax.tree.leaves(gradient)))
   np.testing.assert_allclose(norm, expected["grad_norm"], rtol=1e-4)
@@ -202,8 +199,8 @@ def naive(batch, config):
 
 
 @functools.cache
-def compiled(config):
-  loss_fn, lm = jacobi.make_loss(config), table_model.make_lm(clean=H)
+def compiled(loss_fn):
+  lm = table_model.make_lm(clean=H)
 
   def run(params, batch):
     loss, weight, metrics = loss_fn(lm, params, batch, KEY)
@@ -216,7 +213,7 @@ def measure(config, batch):
   return compiled(config)(table_model.PARAMS, batch)
 
 
-BASE = JacobiLossConfig(window=2, ar_weight=0.7)
+BASE = JacobiLoss(window=2, ar_weight=0.7)
 SETTINGS = [
   *({"mask": name} for name in CONTEXTS),
   {"normalisation": "blocks", "chunk": 8},
@@ -284,4 +281,4 @@ def test_one_block_of_cllm_is_the_clean_mask_with_a_later_start():
 def test_unusable_settings_are_refused(fields):
   (name,) = fields
   with pytest.raises(UsageError, match=f"loss.{name}"):
-    JacobiLossConfig(**fields)
+    JacobiLoss(**fields)

@@ -1,5 +1,6 @@
 """The masked-diffusion and self-speculative losses, summed term by term over lookup tables."""
 
+import functools
 import itertools
 import math
 
@@ -97,10 +98,10 @@ def test_a_loss_is_the_sum_over_what_is_hidden(loss, schedule, weighting):
   first_equal = loss.endswith("equal")
   if loss == "mdm":
     lm = table_model.make_lm(halves=1)
-    loss_on = mdm.make_loss(mdm.MDMLossConfig(schedule, weighting)).on
+    loss_on = functools.partial(mdm.loss_on, mdm.MDMLoss(schedule, weighting))
   else:
     lm = sigma_table.make_lm()
-    loss_on = ssmd.make_loss(ssmd.SSMDLossConfig(schedule, weighting, first_equal)).on
+    loss_on = functools.partial(ssmd.loss_on, ssmd.SSMDLoss(schedule, weighting, first_equal))
 
   @quick_jit
   def run(params):
@@ -171,7 +172,7 @@ def test_the_expected_loss_is_the_any_order_bound(schedule):
     "positions": models.positions(rows, length),
     "segment_ids": np.ones((rows, length), np.int32),
   }
-  loss_on = mdm.make_loss(mdm.MDMLossConfig(schedule, "bound")).on
+  loss_on = functools.partial(mdm.loss_on, mdm.MDMLoss(schedule, "bound"))
   lm = table_model.make_lm(halves=1)
   loss, _, metrics = quick_jit(lambda p: loss_on(lm, p, batch, order))(table_model.PARAMS)
   np.testing.assert_allclose(loss, any_order_nll(tokens), rtol=1e-6)
@@ -191,8 +192,8 @@ def test_equation_9_with_the_cosine_schedule_is_no_bound():
 def test_a_batch_without_targets_gives_zero_and_a_finite_gradient(module):
   batch = {**example(), "weights": np.zeros((B, L), np.float32)}
   lm = table_model.make_lm(halves=1) if module is mdm else sigma_table.make_lm()
-  config = mdm.MDMLossConfig if module is mdm else ssmd.SSMDLossConfig
-  loss_fn = module.make_loss(config(schedule="cosine", weighting="bound"))
+  config = mdm.MDMLoss if module is mdm else ssmd.SSMDLoss
+  loss_fn = config(schedule="cosine", weighting="bound")
   sums = lambda p: loss_fn(lm, p, batch, jax.random.key(0))[0]
   loss, gradient = quick_jit(jax.value_and_grad(sums))(table_model.PARAMS)
   assert loss == 0 and not np.any(gradient["table"])
@@ -211,7 +212,7 @@ def test_noise_follows_the_key_and_the_example_and_spares_what_is_given():
   assert any((sigma != order.sigma[1]).any() for sigma in others)
 
 
-@pytest.mark.parametrize("make", [mdm.MDMLossConfig, ssmd.SSMDLossConfig])
+@pytest.mark.parametrize("make", [mdm.MDMLoss, ssmd.SSMDLoss])
 @pytest.mark.parametrize("settings", [dict(schedule="cos"), dict(weighting="elbo"), dict(chunk=0)])
 def test_senseless_settings_are_refused_in_one_line(make, settings):
   with pytest.raises(UsageError, match="loss") as error:
@@ -222,9 +223,9 @@ def test_senseless_settings_are_refused_in_one_line(make, settings):
 def test_a_model_without_a_mask_token_is_refused():
   lm = table_model.make_lm()._replace(config=models.config(mask_id=None))
   with pytest.raises(UsageError, match="mask"):
-    mdm.make_loss(mdm.MDMLossConfig())(lm, table_model.PARAMS, example(), jax.random.key(0))
+    mdm.MDMLoss()(lm, table_model.PARAMS, example(), jax.random.key(0))
 
 
 def test_evaluation_measures_the_bound():
-  config = mdm.bound(ssmd.SSMDLossConfig(schedule="cosine", first_equal=True))
-  assert config == ssmd.SSMDLossConfig(schedule="linear", weighting="bound", first_equal=True)
+  config = ssmd.SSMDLoss(schedule="cosine", first_equal=True).evaluated()
+  assert config == ssmd.SSMDLoss(schedule="linear", weighting="bound", first_equal=True)

@@ -12,7 +12,7 @@ from tests.losses.table_model import naive_ntp, total
 
 @pytest.mark.parametrize("document_mask", [True, False])
 def test_equals_the_sum_over_targets(document_mask):
-  lm, loss_fn = table_model.make_lm(halves=1), ntp.make_loss(ntp.NTPLossConfig(document_mask))
+  lm, loss_fn = table_model.make_lm(halves=1), ntp.NTPLoss(document_mask)
   batch = table_model.batch()
   terms = naive_ntp(batch, document_mask)
 
@@ -54,5 +54,5 @@ def test_targets_stay_inside_their_document_and_keep_their_weight():
 
 def test_a_senseless_chunk_is_refused_in_one_line():
   with pytest.raises(UsageError, match="loss.chunk=0") as error:
-    ntp.NTPLossConfig(chunk=0)
+    ntp.NTPLoss(chunk=0)
   assert "\n" not in str(error.value)

@@ -33,7 +33,7 @@ def naive(batch, noise, k, normalisation="sum", document_mask=True):
 
 def value_and_grad(config, lm=None):
   """(params, batch, noise, k) -> ((loss, (weight, metrics)), gradient), compiled once."""
-  loss_on = sbd.make_loss(config).on
+  loss_on = functools.partial(sbd.loss_on, config)
   lm = table_model.make_lm() if lm is None else lm
 
   @chex.assert_max_traces(1)
@@ -48,7 +48,7 @@ def value_and_grad(config, lm=None):
 @pytest.mark.parametrize("normalisation", sbd.NORMALISATIONS)
 def test_equals_equation_14_term_by_term(normalisation, document_mask):
   """One compilation, every block size: 1, sizes that do not divide 11, all of it, and more."""
-  config = sbd.SBDLossConfig(
+  config = sbd.SBDLoss(
     1,
     16,
     ntp_weight=0.7,
@@ -81,7 +81,7 @@ def test_the_last_partial_block_carries_no_masked_term():
   """k = 4, L = 11: positions 8, 9 and 10 are in no whole block, so their weights do not matter."""
   batch = table_model.batch(documents=False)
   noise = table_model.noise(batch)
-  run = value_and_grad(sbd.SBDLossConfig(ntp_weight=0.0))
+  run = value_and_grad(sbd.SBDLoss(ntp_weight=0.0))
   changed = {**batch, "weights": batch["weights"].copy()}
   changed["weights"][:, 8:] += 3.0
   moved = {**batch, "weights": batch["weights"].copy()}
@@ -94,7 +94,7 @@ def test_the_last_partial_block_carries_no_masked_term():
 def test_ntp_weight_zero_reports_the_term_and_trains_only_the_masked_one():
   batch = table_model.batch()
   noise = table_model.noise(batch)
-  (loss, (_, metrics)), grads = value_and_grad(sbd.SBDLossConfig(ntp_weight=0.0))(
+  (loss, (_, metrics)), grads = value_and_grad(sbd.SBDLoss(ntp_weight=0.0))(
     table_model.PARAMS, batch, noise, 3
   )
   first, second = naive(batch, noise, 3)
@@ -107,10 +107,10 @@ def test_ntp_weight_zero_reports_the_term_and_trains_only_the_masked_one():
 def test_masked_weight_zero_is_the_next_token_loss():
   batch = table_model.batch()
   noise = table_model.noise(batch)
-  (loss, (weight, _)), grads = value_and_grad(sbd.SBDLossConfig(masked_weight=0.0))(
+  (loss, (weight, _)), grads = value_and_grad(sbd.SBDLoss(masked_weight=0.0))(
     table_model.PARAMS, batch, noise, 3
   )
-  plain = ntp.make_loss(ntp.NTPLossConfig())
+  plain = ntp.NTPLoss()
   lm = table_model.make_lm(halves=1)
   expected = plain(lm, table_model.PARAMS, batch, jax.random.key(0))
   np.testing.assert_allclose((loss, weight), expected[:2], rtol=1e-6)
@@ -124,7 +124,7 @@ def test_a_row_without_targets_adds_nothing():
   batch["weights"][1] = 0.0
   keep = np.array([0, 2])
   rest = {name: value[keep] for name, value in batch.items()}
-  loss_on = sbd.make_loss(sbd.SBDLossConfig(normalisation="mean")).on
+  loss_on = functools.partial(sbd.loss_on, sbd.SBDLoss(normalisation="mean"))
   run = jax.jit(lambda b, noise: loss_on(table_model.make_lm(), table_model.PARAMS, b, *noise, 3))
   whole, part = run(batch, noise), run(rest, tuple(x[keep] for x in noise))
   np.testing.assert_allclose(whole[:2], part[:2], rtol=1e-6)
@@ -136,7 +136,7 @@ def test_a_row_without_targets_adds_nothing():
 def test_one_trace_serves_all_block_sizes_which_are_uniform_and_inclusive():
   seen = []
   lm = table_model.make_lm(seen)
-  loss_fn = sbd.make_loss(sbd.SBDLossConfig(2, 5))
+  loss_fn = sbd.SBDLoss(2, 5)
   batch = table_model.batch()
 
   @jax.jit
@@ -156,7 +156,7 @@ def test_one_trace_serves_all_block_sizes_which_are_uniform_and_inclusive():
 
 def test_a_rows_noise_depends_on_its_example_id_alone():
   """The sum over a batch is the sum over its rows, each run alone; so is any reordering's."""
-  lm, loss_fn = table_model.make_lm(), sbd.make_loss(sbd.SBDLossConfig())
+  lm, loss_fn = table_model.make_lm(), sbd.SBDLoss()
   batch = table_model.batch()
   run = jax.jit(lambda batch: loss_fn(lm, table_model.PARAMS, batch, jax.random.key(3)))
   pick = lambda rows: {name: value[rows] for name, value in batch.items()}
@@ -173,9 +173,9 @@ def test_a_rows_noise_depends_on_its_example_id_alone():
   )
 
 
-def drawn_noise(config, batch):
+def drawn_noise(loss_fn, batch):
   """(what the loss returns, the noisy half it made) under one key."""
-  loss_fn, lm = sbd.make_loss(config), table_model.make_lm()
+  lm = table_model.make_lm()
 
   @jax.jit
   def run(key):
@@ -198,7 +198,7 @@ def test_the_noise_the_loss_draws_is_that_of_equation_13():
   """Masked exactly where it is counted, half of the tokens on average."""
   batch = table_model.batch(rows=200, length=16, documents=False)
   batch["weights"] = np.ones_like(batch["weights"])
-  (_, weight, metrics), masked = drawn_noise(sbd.SBDLossConfig(4, 4), batch)
+  (_, weight, metrics), masked = drawn_noise(sbd.SBDLoss(4, 4), batch)
   assert int(metrics["masked_loss"][1]) == masked.sum()
   assert int(weight) == 200 * 15
   assert abs(masked.mean() - 0.5) < 0.08  # eta ~ U(0, 1): 4 standard deviations over 200 rows
@@ -208,7 +208,7 @@ def test_a_share_of_the_sequences_is_masked_from_end_to_end():
   batch = table_model.batch(rows=400, length=16, documents=False)
   shares = {}
   for fraction in (0.0, 0.5, 1.0):
-    _, masked = drawn_noise(sbd.SBDLossConfig(4, 4, full_mask_fraction=fraction), batch)
+    _, masked = drawn_noise(sbd.SBDLoss(4, 4, full_mask_fraction=fraction), batch)
     shares[fraction] = masked.all(axis=1).mean()
   assert shares[0.0] < 0.12  # eta ~ U(0, 1): all 16 are masked with probability 1 / 17
   assert abs(shares[0.5] - (0.5 + 0.5 * shares[0.0])) < 0.1
@@ -238,7 +238,7 @@ def sensitivity():
 
   @functools.cache
   def compiled(weights):
-    loss_on = sbd.make_loss(sbd.SBDLossConfig(1, 4, *weights)).on
+    loss_on = functools.partial(sbd.loss_on, sbd.SBDLoss(1, 4, *weights))
 
     def loss(embedding, target_weights_L, segments):
       batch = {**base, "weights": target_weights_L[None], "segment_ids": segments[None]}
@@ -298,7 +298,7 @@ def test_a_masked_block_depends_on_earlier_clean_blocks_and_itself(sensitivity, 
 )
 def test_senseless_settings_are_refused_in_one_line(settings):
   with pytest.raises(UsageError, match="loss") as error:
-    sbd.SBDLossConfig(**settings)
+    sbd.SBDLoss(**settings)
   assert "\n" not in str(error.value)
 
 
@@ -306,6 +306,4 @@ def test_a_model_without_a_mask_token_is_refused():
   lm = table_model.make_lm()
   lm = lm._replace(config=models.config(mask_id=None))
   with pytest.raises(UsageError, match="mask"):
-    sbd.make_loss(sbd.SBDLossConfig())(
-      lm, table_model.PARAMS, table_model.batch(), jax.random.key(0)
-    )
+    sbd.SBDLoss()(lm, table_model.PARAMS, table_model.batch(), jax.random.key(0))

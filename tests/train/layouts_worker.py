@@ -21,13 +21,13 @@ STEPS, BATCH = 4, 16
 TOY = (toy.LM, toy.masked_loss)
 BLOCKS = (
   models.lm_of(vocab_size=toy.VOCAB, mask_id=toy.MASK, num_layers=1),
-  block_diffusion.make_loss(block_diffusion.BlockDiffusionLossConfig(4)),
+  block_diffusion.BlockDiffusionLoss(4),
 )
 # Output maps that start at zero leave gradients as small as rounding to what is below them, which
 # Adam would blow up.
 SIGMA_LM = make_sigma_lm(BLOCKS[0].config, HeadConfig(output_residual=False))
-MDM = mdm.make_loss(mdm.MDMLossConfig(schedule="cosine"))
-SSMD = ssmd.make_loss(ssmd.SSMDLossConfig())
+MDM = mdm.MDMLoss(schedule="cosine")
+SSMD = ssmd.SSMDLoss()
 
 
 def masked_losses(lm, params, batch, key):
@@ -37,7 +37,7 @@ def masked_losses(lm, params, batch, key):
   return first + second, weight, metrics | more
 
 
-JACOBI = (BLOCKS[0], jacobi.make_loss(jacobi.JacobiLossConfig()))
+JACOBI = (BLOCKS[0], jacobi.JacobiLoss())
 LAYOUTS = {  # name: (settings, devices, microbatches)
   "one device": (ParallelConfig(), 1, 1),
   "pmap of 8": (ParallelConfig(mode="pmap"), 8, 1),

@@ -76,7 +76,7 @@ def test_a_loss_drops_by_example_id_in_trunk_and_causal_blocks():
     "positions": jnp.asarray(models.positions(*TOKENS.shape)),
     "example_id": jnp.array([3, 1, 2]),
   }
-  plain = ssmd.make_loss(ssmd.SSMDLossConfig())
+  plain = ssmd.SSMDLoss()
   target = lambda loss_fn: quick_jit(
     lambda params, batch, key: loss_fn(lm, params, batch, key)[2]["target_loss"][0]
   )

@@ -39,7 +39,7 @@ def find(batch_size=4, accumulation=1, ema=0.0, parallel=None):
   config = TrainConfig(steps=5, batch_size=batch_size, accumulation=accumulation, ema_decay=ema)
   return dry_run.needs(
     LM,
-    sbd.make_loss(sbd.SBDLossConfig(2, 4, chunk=64)),
+    sbd.SBDLoss(2, 4, chunk=64),
     batch,
     OptimConfig(),
     config,

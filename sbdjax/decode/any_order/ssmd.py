@@ -14,9 +14,9 @@ Drafts that nobody looked at are forgotten, and drawn again with the same noise 
 nothing depended on them. N = 1 and the full window is Algorithm 2. `sbdjax.likelihood.ssmd` has the
 exact distribution of the output, and of the counts.
 
-In the paper's symbols: i is `revealed`, D `end`, W(i) `size`, N `n_inner`; p the distribution of
-drafts (`log_draft`), q that of targets (`log_target`). Columns of the window are counted from 0:
-column w stands for column i + w of sigma.
+In the paper's symbols: i is `revealed`, D `end`, W(i) `size`, N `n_inner`; the drafts have the
+distribution P (`log_draft`), the targets Q (`log_target`), which `decode.verify` calls q and p.
+Columns of the window are counted from 0: column w stands for column i + w of sigma.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sbdjax.decode.any_order import windows
 from sbdjax.decode.any_order.windows import Cosine, Window
 from sbdjax.decode.base import Generation, Limits, Sampler
 from sbdjax.decode.method import Canvas, Method
-from sbdjax.decode.tokens import Greedy, TokenSampler
+from sbdjax.decode.tokens import Greedy, TokenSampler, draw
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -86,7 +86,7 @@ class Drafted(NamedTuple):
 
   Attributes:
     token_BxW: int32.
-    log_prob_BxW: float32, log p of each.
+    log_prob_BxW: float32, log P of each.
   """
 
   token_BxW: jax.Array
@@ -150,7 +150,7 @@ class SSMD(Method):
     most_rejected = jnp.where(self.n_inner > 0, self.n_inner, jnp.iinfo(jnp.int32).max)
 
     def log_probs(params, hidden_BxCxD, index_BxW):
-      """log p or log q at the given places, or columns: float32 [B, W, V]."""
+      """log P at the given places, or log Q at the given columns: float32 [B, W, V]."""
       return self.token.log_probs(lm.logits(params, at(hidden_BxCxD, index_BxW)))
 
     def init(params, prompt_BxP, prompt_len_B, key):
@@ -210,7 +210,7 @@ def generation_order(key: jax.Array, given_C: jax.Array, hidden_C: jax.Array) ->
     given_C, hidden_C: bool, the positions whose tokens are known, and those to be generated.
   """
   number_C = jnp.arange(given_C.shape[0])
-  chance_C = jax.vmap(lambda at: jax.random.uniform(jax.random.fold_in(key, at)))(number_C)
+  chance_C = jax.vmap(lambda place: jax.random.uniform(jax.random.fold_in(key, place)))(number_C)
   rank_C = jnp.where(given_C, -1.0, jnp.where(hidden_C, chance_C, 2.0))
   return jnp.argsort(rank_C).astype(jnp.int32)
 
@@ -240,10 +240,10 @@ def open_window(state: SSMDState, table: np.ndarray) -> Columns:
 def draw_drafts(columns: Columns, log_draft_BxWxV: jax.Array) -> Drafted:
   """Drafts every column of the window, independently of the others."""
 
-  def draw(key, log_p_V):
-    return jax.random.categorical(verify.draft_key(key), log_p_V, mode="high").astype(jnp.int32)
+  def draft(key, log_p_V):
+    return draw(verify.draft_key(key), log_p_V)
 
-  token_BxW = jax.vmap(jax.vmap(draw))(columns.keys_BxW, log_draft_BxWxV)
+  token_BxW = jax.vmap(jax.vmap(draft))(columns.keys_BxW, log_draft_BxWxV)
   return Drafted(token_BxW, _of_tokens(log_draft_BxWxV, token_BxW))
 
 

@@ -10,13 +10,12 @@ A `BlockWindow` is the block in progress and, for a look-ahead, the blocks after
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from sbdjax import pytree
-from sbdjax.cache import KVCache
 from sbdjax.decode import base
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.method import Defaults, Part
@@ -125,7 +124,7 @@ class BlockState(pytree.Struct):
 
   Attributes:
     out: the tokens; `reveal_step` counts commits, as the published trajectories do.
-    cache: keys and values of finished blocks, or of a frozen canvas; None without a cache.
+    cache: a KVCache of finished blocks, or of a frozen canvas; None without a cache.
     start_B: int32, first position of the block in progress.
     end_B: int32, one past the canvas.
     opened_B: bool, a forward has looked at the block in progress.
@@ -134,7 +133,7 @@ class BlockState(pytree.Struct):
   """
 
   out: Generation
-  cache: KVCache | None
+  cache: Any
   start_B: jax.Array
   end_B: jax.Array
   opened_B: jax.Array
@@ -298,7 +297,7 @@ def count_forward(state: BlockState, width_B: jax.Array) -> BlockState:
   )
 
 
-def keep_done(old: BlockState, new: BlockState, cache: KVCache | None) -> BlockState:
+def keep_done(old: BlockState, new: BlockState, cache: Any) -> BlockState:
   """`new` with finished rows as they were in `old`; the cache knows which rows it wrote."""
   bare = lambda state: state.replace(cache=None)
   return base.keep_done(old.out.done_B, bare(old), bare(new)).replace(cache=cache)

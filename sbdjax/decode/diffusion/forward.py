@@ -61,7 +61,7 @@ class Network(pytree.Struct):
     drafts_BxDxW: jax.Array,
     store_B: jax.Array,
     use_B: jax.Array,
-  ) -> tuple[jax.Array, KVCache | None]:
+  ) -> tuple[jax.Array, Any]:
     """One forward over the drafts.
 
     Args:
@@ -74,14 +74,14 @@ class Network(pytree.Struct):
         where it is a frozen one.
 
     Returns:
-      float32 logits [B, D, W, V], and the cache.
+      float32 logits [B, D, W, V], and the KVCache, or None without a cache.
     """
     raise NotImplementedError
 
-  def keep(
-    self, cache: KVCache | None, state: BlockState, best_B: jax.Array, length_B: jax.Array
-  ) -> KVCache | None:
+  def keep(self, cache: Any, state: BlockState, best_B: jax.Array, length_B: jax.Array) -> Any:
     """The cache that holds the text up to `length_B` as draft `best_B` has it.
+
+    Finished rows stay as they are.
 
     Args:
       cache: what `run` gave for `state`.
@@ -116,18 +116,18 @@ class Network(pytree.Struct):
   def apply(
     self,
     params: Any,
-    cache: KVCache | None,
+    cache: Any,
     state: BlockState,
     tokens_BxDxT: jax.Array,
     origin_B: jax.Array,
     slots_BxDxT: jax.Array | None = None,
     lead: int = 0,
-  ) -> tuple[jax.Array, KVCache | None]:
+  ) -> tuple[jax.Array, Any]:
     """Runs the network over T columns of each draft.
 
     Args:
       params: of the model.
-      cache: what every draft sees; None: nothing.
+      cache: a KVCache of what every draft sees; None: nothing.
       state: where prompts and canvases end.
       tokens_BxDxT: int32, the text from `origin_B` on.
       origin_B: int32, position of the first column.

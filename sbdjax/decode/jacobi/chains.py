@@ -1,6 +1,6 @@
 """One forward over several causal chains that continue the same text.
 
-A chain is the last final token c and drafts behind it; all chains of a row start at the same place
+A chain is the last final token c and drafts after it; all chains of a row start at the same place
 and share the committed cache. They run as rows of a larger batch, each with its own copy of the
 cache, or as branches of one sequence that do not see each other (a tree whose root is the cache).
 """
@@ -8,42 +8,55 @@ cache, or as branches of one sequence that do not see each other (a tree whose r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from sbdjax import cache as kv_cache
+from sbdjax import pytree
 from sbdjax.cache import KVCache
 from sbdjax.errors import UsageError
-from sbdjax.lm import LM, suppress
+from sbdjax.lm import LM
 from sbdjax.masks import Branches, Cached
 
 
-class Chains(NamedTuple):
-  """How chains are run.
+class Chains(pytree.Struct):
+  """Base of the ways to run chains."""
 
-  Attributes:
-    scratch: cache slots needed behind the text.
-    run: (params, cache, chains_BxRxT) -> (logits_BxRxTxV, cache). The chains begin at slot
-      `cache.length_B`, where c stands.
-    keep: (cache of `run`, best_B, n_B) -> cache that holds the first `n_B` tokens of chain
-      `best_B` as committed.
-  """
+  @property
+  def scratch(self) -> int:
+    """Cache slots needed after the text."""
+    raise NotImplementedError
 
-  scratch: int
-  run: Callable[..., tuple[jax.Array, KVCache]]
-  keep: Callable[[KVCache, jax.Array, jax.Array], KVCache]
+  def run(
+    self, lm: LM, params: Any, cache: KVCache, chains_BxRxT: jax.Array
+  ) -> tuple[jax.Array, KVCache]:
+    """logits_BxRxTxV and the cache. The chains begin at slot `cache.length_B`, where c stands."""
+    raise NotImplementedError
+
+  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array | int) -> KVCache:
+    """`cache` (of `run`) with the first `n_B` tokens of chain `best_B` committed."""
+    raise NotImplementedError
 
 
-def as_batch(lm: LM, num_chains: int, columns: int) -> Chains:
+@pytree.dataclass
+class BatchedChains(Chains):
   """Chains as rows of a batch `num_chains` times as large; one chain costs nothing extra."""
-  del columns
 
-  def run(params, cache: KVCache, chains_BxRxT):
-    batch, _, columns = chains_BxRxT.shape
-    spread = lambda x, axis: jnp.repeat(x, num_chains, axis=axis) if num_chains > 1 else x
-    cache = KVCache(spread(cache.k, 1), spread(cache.v, 1), spread(cache.length_B, 0))
+  num_chains: int = pytree.static()
+
+  @property
+  def scratch(self) -> int:
+    return 0
+
+  def run(
+    self, lm: LM, params: Any, cache: KVCache, chains_BxRxT: jax.Array
+  ) -> tuple[jax.Array, KVCache]:
+    batch, num_chains, columns = chains_BxRxT.shape
+    if num_chains > 1:
+      spread = lambda x, axis: jnp.repeat(x, num_chains, axis=axis)
+      cache = KVCache(spread(cache.k, 1), spread(cache.v, 1), spread(cache.length_B, 0))
     hidden, cache = lm.apply(
       params,
       chains_BxRxT.reshape(batch * num_chains, columns),
@@ -51,66 +64,77 @@ def as_batch(lm: LM, num_chains: int, columns: int) -> Chains:
       mask=Cached(cache.length_B, jnp.zeros_like(cache.length_B), num_causal=columns),
       cache=cache,
     )
-    logits = suppress(lm.logits(params, hidden), lm.config.mask_id)
-    return logits.reshape(batch, num_chains, columns, -1), cache
+    return lm.logits(params, hidden).reshape(batch, num_chains, columns, -1), cache
 
-  def keep(cache: KVCache, best_B, n_B):
-    if num_chains > 1:
-      at_B = jnp.arange(best_B.shape[0]) * num_chains + best_B
+  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array | int) -> KVCache:
+    if self.num_chains > 1:
+      at_B = jnp.arange(best_B.shape[0]) * self.num_chains + best_B
       cache = KVCache(cache.k[:, at_B], cache.v[:, at_B], cache.length_B[at_B])
     return kv_cache.commit(cache, n_B)
 
-  return Chains(0, run, keep)
 
+@pytree.dataclass
+class BranchedChains(Chains):
+  """Chains as branches of one sequence; what they store lies after the text until one is kept."""
 
-def as_tree(lm: LM, num_chains: int, columns: int) -> Chains:
-  """Chains as branches of one sequence; what they store lies behind the text until one is kept."""
-  if num_chains == 1:
-    return as_batch(lm, 1, columns)
-  scratch = num_chains * columns
+  num_chains: int = pytree.static()
+  columns: int = pytree.static()
 
-  def run(params, cache: KVCache, chains_BxRxT):
+  @property
+  def scratch(self) -> int:
+    return self.num_chains * self.columns
+
+  def run(
+    self, lm: LM, params: Any, cache: KVCache, chains_BxRxT: jax.Array
+  ) -> tuple[jax.Array, KVCache]:
     batch = chains_BxRxT.shape[0]
-    position_BxT = cache.length_B[:, None] + jnp.arange(columns)
+    position_BxT = cache.length_B[:, None] + jnp.arange(self.columns)
     hidden, cache = lm.apply(
       params,
-      chains_BxRxT.reshape(batch, scratch),
-      positions_BxT=jnp.tile(position_BxT, (1, num_chains)),
+      chains_BxRxT.reshape(batch, self.scratch),
+      positions_BxT=jnp.tile(position_BxT, (1, self.num_chains)),
       mask=Branches(
         length_B=cache.length_B,
         origin_B=cache.length_B,
-        end_B=cache.length_B + columns,
-        branches=num_chains,
+        end_B=cache.length_B + self.columns,
+        branches=self.num_chains,
         block_size=1,  # blocks of one token: causal
       ),
       cache=cache,
-      slots_BxT=cache.capacity - scratch + jnp.arange(scratch)[None],
+      slots_BxT=cache.capacity - self.scratch + jnp.arange(self.scratch)[None],
     )
-    logits = suppress(lm.logits(params, hidden), lm.config.mask_id)
-    return logits.reshape(batch, num_chains, columns, -1), cache
+    logits = lm.logits(params, hidden)
+    return logits.reshape(batch, self.num_chains, self.columns, -1), cache
 
-  def keep(cache: KVCache, best_B, n_B):
-    text = cache.capacity - scratch
-    source_BxT = text + best_B[:, None] * columns + jnp.arange(columns)
-    target_BxT = cache.length_B[:, None] + jnp.arange(columns)
+  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array | int) -> KVCache:
+    text = cache.capacity - self.scratch
+    source_BxT = text + best_B[:, None] * self.columns + jnp.arange(self.columns)
+    target_BxT = cache.length_B[:, None] + jnp.arange(self.columns)
     take = lambda x: jnp.take_along_axis(x, source_BxT[None, :, None, :, None], axis=3)
     nowhere = cache.capacity
     target_BxT = jnp.where(target_BxT < text, target_BxT, nowhere)
     cache = kv_cache.write(cache, take(cache.k), take(cache.v), target_BxT)
     return kv_cache.commit(cache, n_B)
 
-  return Chains(scratch, run, keep)
+
+# draft_mode -> (chains per row, tokens of each) -> how they are run.
+MODES: dict[str, Callable[[int, int], Chains]] = {
+  "batch": lambda num_chains, columns: BatchedChains(num_chains),
+  "tree": BranchedChains,
+}
 
 
-MODES = {"batch": as_batch, "tree": as_tree}
+def check_mode(draft_mode: str) -> None:
+  """Raises UsageError for an unknown mode."""
+  if draft_mode not in MODES:
+    raise UsageError(f"draft_mode={draft_mode!r}: choose one of {', '.join(MODES)}")
 
 
-def make_chains(lm: LM, mode: str, num_chains: int, columns: int) -> Chains:
-  """Chains of `columns` tokens, `num_chains` a row.
+def make_chains(draft_mode: str, num_chains: int, columns: int) -> Chains:
+  """How `num_chains` chains per row of `columns` tokens are run.
 
   Raises:
     UsageError: an unknown mode.
   """
-  if mode not in MODES:
-    raise UsageError(f"draft_mode={mode!r}: choose one of {', '.join(MODES)}")
-  return MODES[mode](lm, num_chains, columns)
+  check_mode(draft_mode)
+  return BatchedChains(1) if num_chains == 1 else MODES[draft_mode](num_chains, columns)

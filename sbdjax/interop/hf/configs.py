@@ -282,7 +282,7 @@ class Family(NamedTuple):
 
 
 _QWEN2, _QWEN3 = dict(qkv_bias=True), dict(qk_norm=True)
-_BLOCKS = dict(attention="block_causal", masked=True)
+_BLOCKS: dict[str, Any] = dict(attention="block_causal", masked=True)
 
 # By the class that config.json names under "architectures". Of two that write the same network, the
 # first is written.
@@ -372,8 +372,9 @@ def from_settings(
   if missing:
     raise CheckpointError(f"{where}: its config.json does not set {', '.join(missing)}")
   stored = dtype or named_dtype(settings) or "float32"
-  ours = {name: value for name, value in settings.get(OURS, {}).items() if name in _OURS}
-  own = dict(param_dtype=stored, compute_dtype=stored) | ours | dict(mask_id=mask_id)
+  own: dict[str, Any] = dict(param_dtype=stored, compute_dtype=stored)
+  own |= {name: value for name, value in settings.get(OURS, {}).items() if name in _OURS}
+  own["mask_id"] = mask_id
   if dtype is not None:
     own["compute_dtype"] = dtype
   try:
@@ -435,7 +436,7 @@ def _write(
   architecture: str, family: Family, config: TransformerConfig, generation: GenerationDefaults
 ) -> dict[str, Any]:
   layout = LAYOUTS[family.layout]
-  settings = {"architectures": [architecture], "model_type": family.model_type}
+  settings: dict[str, Any] = {"architectures": [architecture], "model_type": family.model_type}
   settings |= layout.write(config)
   settings |= {theirs: getattr(config, ours) for ours, theirs in layout.keys.items()}
   settings |= dict(

@@ -74,7 +74,7 @@ def _tokenizer(folder: pathlib.Path, settings: Mapping[str, Any]) -> tokenizers.
 
 def _stored_dtype(tensors: load.Tensors) -> str | None:
   """That of the embedding in the files, for a config.json that names none."""
-  stored = tensors.find(names.TABLE["embedding"][tensors.layout] + ".weight")
+  stored = tensors.find(f"{names.TABLE['embedding'][tensors.layout]}.weight")
   dtype = files.DTYPES.get(stored.dtype) if stored is not None else None
   return None if dtype is None else dtype.name
 

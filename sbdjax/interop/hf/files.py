@@ -114,7 +114,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, Stored]:
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
       raise CheckpointError(f"{folder} lacks {', '.join(missing)}, which {INDEX} names")
-    tensors = {}
+    tensors: dict[str, Stored] = {}
     for shard in shards:
       tensors |= read_header(folder / shard)
     lost = sorted(where.keys() - tensors.keys())
@@ -167,7 +167,7 @@ def read(stored: Stored, rows: range | None = None) -> np.ndarray:
   try:
     with stored.file.open("rb", buffering=0) as file:
       file.seek(start)
-      view = memoryview(out.reshape(-1).view(np.uint8))
+      view = out.reshape(-1).view(np.uint8).data
       while view:
         n = file.readinto(view)
         if not n:
@@ -209,6 +209,6 @@ def write(path: pathlib.Path, tensors: Mapping[str, ToWrite]) -> None:
     file.write(text)
     for x in tensors.values():
       array = np.ascontiguousarray(x.make(), dtype=x.dtype).reshape(x.shape)
-      file.write(memoryview(array.reshape(-1).view(np.uint8)))
+      file.write(array.reshape(-1).view(np.uint8).data)
     file.flush()
     os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ class Tensors:
 
   @property
   def _head(self) -> str:
-    return names.TABLE["head"][self.layout] + ".weight"
+    return f"{names.TABLE['head'][self.layout]}.weight"
 
   def find(self, name: str) -> Stored | None:
     """The tensor called `name`, or None."""
@@ -125,6 +126,11 @@ def _rows(stored: Stored) -> Iterator[range]:
   return (range(first, min(first + step, rows)) for first in range(0, rows, step))
 
 
+def _stacked(place: Place, stored: Stored) -> np.ndarray:
+  """One layer's tensor as a row of our leaf."""
+  return place.to_ours(files.read(stored))[None]
+
+
 class Leaf:
   """One of our parameters, readable piece by piece.
 
@@ -163,12 +169,12 @@ class Leaf:
     place: Place = self._place
     if place.stacked:
       for n, stored in enumerate(self._sources):
-        yield range(n, n + 1), lambda x=stored: place.to_ours(files.read(x))[None]
+        yield range(n, n + 1), functools.partial(_stacked, place, stored)
     elif place.num_inputs:
       yield range(self.shape[0]), lambda: place.to_ours(files.read(self._sources[0]))
     else:
       for rows in _rows(self._sources[0]):
-        yield rows, lambda rows=rows: files.read(self._sources[0], rows)
+        yield rows, functools.partial(files.read, self._sources[0], rows)
 
 
 def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> Any:
@@ -201,7 +207,8 @@ def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> 
 def _put(leaf: Leaf, dtype: Any, sharding: Sharding) -> jax.Array:
   """One leaf as a global array; a piece that several devices hold is made once."""
   holders: dict[tuple, list] = {}
-  for device, index in sharding.addressable_devices_indices_map(leaf.shape).items():
+  indices: Mapping[Any, Any] = sharding.addressable_devices_indices_map(leaf.shape)
+  for device, index in indices.items():
     key = tuple(s.indices(n) for s, n in zip(index, leaf.shape, strict=True))
     holders.setdefault(key, []).append(device)
   blocks = leaf.read([tuple(slice(*k) for k in key) for key in holders], np.dtype(dtype))

@@ -45,7 +45,7 @@ class Part(NamedTuple):
   """A third of a tensor that fuses q, k and v along its outputs."""
 
   name: str
-  index: int
+  third: int
 
 
 _INV_FREQ = re.compile(r"rotary_emb\.inv_freq$")
@@ -147,7 +147,8 @@ class Place(NamedTuple):
 
 def find(leaf: str, shape: tuple[int, ...], layout: str) -> Place | None:
   """The place of our `leaf` ("layers.attn.q_kernel") of `shape` in `layout`, or None."""
-  base, kind = re.fullmatch(r"(.*?)(?:[._](kernel|bias|scale))?", leaf).groups()
+  suffix = re.search(r"[._](kernel|bias|scale)$", leaf)
+  base, kind = (leaf[: suffix.start()], suffix[1]) if suffix else (leaf, None)
   entry = TABLE.get(leaf, TABLE.get(base, {})).get(layout)
   if entry is None:
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -65,8 +66,9 @@ def write(
 
 def _name_mask_token(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None):
   """Lets tokenizer_config.json name the mask token, where that is a token of the vocabulary."""
-  known = isinstance(tokenizer, LibraryTokenizer) and mask_id is not None
-  text = tokenizer.token_text(mask_id) if known else None
+  if not isinstance(tokenizer, LibraryTokenizer) or mask_id is None:
+    return
+  text = tokenizer.token_text(mask_id)
   if text is not None:
     path = folder / "tokenizer_config.json"
     found = read_json(path) if path.is_file() else {}
@@ -113,13 +115,14 @@ def _tensors(
       parts.setdefault(theirs, []).append((place, leaf, layer, turn))
   dtype = np.dtype(jax.numpy.dtype(config.param_dtype))
   tensors = {
-    name: ToWrite(dtype, shapes[name], lambda sources=sources: _make(sources))
+    name: ToWrite(dtype, shapes[name], functools.partial(_make, sources))
     for name, sources in parts.items()
   }
-  if names.COLUMNS[layout].inv_freq:
+  inv_freq = names.COLUMNS[layout].inv_freq
+  if inv_freq:
     freq = rope.frequencies_of(config).astype(np.float32)
     for layer in range(config.num_layers):
-      name = names.COLUMNS[layout].inv_freq.format(layer)
+      name = inv_freq.format(layer)
       tensors[name] = ToWrite(freq.dtype, freq.shape, lambda: freq)
   return tensors
 
@@ -146,7 +149,7 @@ def _write_shards(folder: pathlib.Path, tensors: Mapping[str, ToWrite], limit: i
   if len(shards) == 1:
     files.write(folder / files.SINGLE, shards[0])
     return
-  where = {}
+  where: dict[str, str] = {}
   for i, shard in enumerate(shards, start=1):
     file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
     files.write(folder / file, shard)

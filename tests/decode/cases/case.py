@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sbdjax.decode.tokens import Categorical
+from sbdjax.decode.tokens import Categorical, Greedy
 from tests import models
 
 MASK, EOS = 11, (3, 7)
@@ -68,4 +68,5 @@ def choice_of(token):
   return drawn(token) if token.draws else greedy
 
 
+GREEDY = Greedy()
 WARM = Categorical(temperature=0.7)

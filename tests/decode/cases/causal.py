@@ -6,8 +6,7 @@ from sbdjax.decode import rules
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.tokens import Categorical, Greedy
-from tests.decode import verified_reference as verified
-from tests.decode.cases.case import MASK, WARM, Case, choice_of, finished
+from tests.decode.cases.case import GREEDY, MASK, WARM, Case, choice_of, finished
 from tests.reference import network, reveal, visibility
 
 
@@ -56,7 +55,7 @@ def _ar(token, **settings):
   return Case(name, AR(token), reference_ar(choice_of(token)), **settings)
 
 
-def _sbd(rule, name, value, k, token=Greedy(), long=False):
+def _sbd(rule, name, value, k, token=GREEDY, long=False):
   return Case(
     f"sbd {name} {value} k={k}" + (" drawn" if token.draws else ""),
     SBD(k, rule, token),

@@ -8,14 +8,13 @@ from sbdjax.decode.diffusion.network import BlockCache, Forwarding, NoCache
 from sbdjax.decode.diffusion.predict import Predictor
 from sbdjax.decode.diffusion.schedule import StaticSteps
 from sbdjax.decode.diffusion.static import Dynamic, Static
-from sbdjax.decode.tokens import Greedy
 from tests.decode import diffusion_reference
-from tests.decode.cases.case import EOS, MASK, WARM, Case, drawn
+from tests.decode.cases.case import EOS, GREEDY, MASK, WARM, Case, drawn
 
 _EXACT, _WHOLE = BlockCache(), NoCache()
 
 
-def _parts(cache, block_size, exit_at=None, token=Greedy(), score="confidence", shifted=False):
+def _parts(cache, block_size, exit_at=None, token=GREEDY, score="confidence", shifted=False):
   """The parts that all methods share, as keyword arguments."""
   attention = "block_causal" if cache == _EXACT else "full"
   blocks = Blocks(block_size, attention, early_exit=exit_at is not None)
@@ -79,7 +78,7 @@ CASES = [
   _case(
     "freedave, reusing keys",
     FreeDave(
-      StaticSteps(3),
+      StaticSteps(2),
       draft_steps=4,
       eager=True,
       skip_known_forwards=True,

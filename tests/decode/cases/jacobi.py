@@ -1,42 +1,40 @@
 """Cases of Jacobi decoding."""
 
+from sbdjax.decode.jacobi.jacobi import Jacobi, JacobiMultiblock, JacobiWindow
+from sbdjax.decode.jacobi.recycling import NGrams, Points
+from tests.decode import jacobi_reference as reference
+from tests.decode.cases.case import WARM, Case, choice_of, finished
 
-def _jacobi(name, rules, drafting, pool=None, choose=None, mode="batch", long=False):
+
+def _jacobi(name, rules, method, long=False):
   """Jacobi decoding; `rules` are those of the reference."""
-  draw = sampling.greedy() if choose is None else choose
   return Case(
-    f"jacobi {name}" + (", drafts drawn" if choose is None else " drawn"),
-    lambda lm, limits: jacobi.make_sampler(
-      lm, limits, verify.exact_match(draw), drafting, pool, mode
-    ),
-    jacobi_reference.reference(_greedy if choose is None else _drawn(choose), _finished, rules),
+    f"jacobi {name}" + (" drawn" if method.token.draws else ", drafts drawn"),
+    method,
+    reference.reference(choice_of(method.token), finished, rules),
     long=long,
   )
 
 
 CASES = [
-  _jacobi("blocks", jacobi_reference.Rules(4), jacobi_drafts.blocks(4, _FROM_TEXT), long=True),
+  _jacobi("blocks", reference.Rules(4), Jacobi(4), long=True),
   _jacobi(
     "window, n-grams",
-    jacobi_reference.Rules(3, window=True, pool=lambda: jacobi_reference.NGrams(12, 3, 2)),
-    jacobi_drafts.window(3, _FROM_TEXT),
-    jacobi_recycling.ngrams(12, 3, 2),
-    choose=_WARM,
+    reference.Rules(3, window=True, pool=lambda: reference.NGrams(12, 3, 2)),
+    JacobiWindow(3, pool=NGrams(12, 3, 2, "batch"), token=WARM),
     long=True,
   ),
   _jacobi(
     "multiblock, n-grams",
-    jacobi_reference.Rules(3, 3, 0.5, pool=lambda: jacobi_reference.NGrams(12, 4, 2)),
-    jacobi_multiblock.multiblock(3, _FROM_TEXT, 3, 0.5),
-    jacobi_recycling.ngrams(12, 4, 2),
-    mode="tree",
+    reference.Rules(3, 3, 0.5, pool=lambda: reference.NGrams(12, 4, 2)),
+    JacobiMultiblock(3, pool=NGrams(12, 4, 2, "tree"), num_blocks=3, spawn_ratio=0.5),
   ),
   _jacobi(
     "multiblock, eager, points",
-    jacobi_reference.Rules(3, 3, 0.5, eager=True, pool=lambda: jacobi_reference.Points(4)),
-    jacobi_multiblock.multiblock(3, _FROM_TEXT, 3, 0.5, True),
-    jacobi_recycling.points(4, 40),
-    choose=_WARM,
+    reference.Rules(3, 3, 0.5, eager=True, pool=lambda: reference.Points(4)),
+    JacobiMultiblock(
+      3, pool=Points(3, "batch"), num_blocks=3, spawn_ratio=0.5, eager=True, token=WARM
+    ),
     long=True,
   ),
 ]

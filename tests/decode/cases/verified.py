@@ -1,39 +1,33 @@
-"""Cases of verified SBD (to be ported)."""
+"""Cases of verified SBD."""
+
+from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused
+from sbdjax.decode.causal.verified_sbd import VerifiedSBD
+from sbdjax.decode.tokens import Greedy
+from tests.decode import verified_reference as verified
+from tests.decode.cases.case import MASK, WARM, Case, choice_of, finished
+
+_GREEDY = Greedy()
 
 
-def _verified(name, schedule, points, k, choose=None, long=False, **settings):
+def _verified(name, drafting, points, k, token=_GREEDY, long=False, alternate=False, **settings):
   """Verified SBD; `points` is the schedule as the reference knows it."""
-  draw = sampling.greedy() if choose is None else choose
   candidates = settings.get("candidates", False)
   return Case(
     f"sbd_verified {name} k={k}"
     + (" candidates" if candidates else "")
-    + ("" if choose is None else " drawn"),
-    lambda lm, limits: sbd_verified.make_sampler(
-      lm, limits, draw, verify.exact_match(draw), schedule, k, candidates
-    ),
+    + (" drawn" if token.draws else ""),
+    VerifiedSBD(k, drafting, token=token, **settings),
     verified.reference(
-      _greedy if choose is None else _drawn(choose), k, points, _finished, MASK, **settings
+      choice_of(token), k, points, finished, MASK, alternate=alternate, **settings
     ),
     long=long,
   )
 
 
 CASES = [
-  _verified(
-    "alternating", sbd_verified.alternating(), verified.whole_chain, 4, alternate=True, long=True
-  ),
-  _verified("fused", sbd_verified.fused(), verified.whole_chain, 3, long=True),
-  _verified("fan_out", sbd_verified.fan_out(), verified.most_probable(0), 4, long=True),
-  _verified(
-    "fan_out 2",
-    sbd_verified.fan_out(2),
-    verified.most_probable(2),
-    4,
-    long=True,
-    candidates=True,
-  ),
-  _verified(
-    "fan_out", sbd_verified.fan_out(), verified.most_probable(0), 3, _WARM, candidates=True
-  ),
+  _verified("alternating", Alternating(), verified.whole_chain, 4, alternate=True, long=True),
+  _verified("fused", Fused(), verified.whole_chain, 3, long=True),
+  _verified("fan_out", FanOut(), verified.most_probable(0), 4, long=True),
+  _verified("fan_out 2", FanOut(2), verified.most_probable(2), 4, long=True, candidates=True),
+  _verified("fan_out", FanOut(), verified.most_probable(0), 3, WARM, candidates=True),
 ]

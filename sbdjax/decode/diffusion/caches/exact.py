@@ -67,7 +67,7 @@ class ExactNetwork(Network):
     drafts_BxDxW: jax.Array,
     store_B: jax.Array,
     use_B: jax.Array,
-  ) -> tuple[jax.Array, KVCache]:
+  ) -> tuple[jax.Array, Any]:
     del use_B
     lead, branches = int(self.shifted), drafts_BxDxW.shape[1]
     origin_B = state.start_B - lead
@@ -100,9 +100,8 @@ class ExactNetwork(Network):
     at_BxT = jnp.where(stored_BxT, position_BxT, nowhere)
     return jnp.where(branch_Dx1 < self.kept, at_BxT[:, None], nowhere)
 
-  def keep(
-    self, cache: KVCache, state: BlockState, best_B: jax.Array, length_B: jax.Array
-  ) -> KVCache:
+  def keep(self, cache: Any, state: BlockState, best_B: jax.Array, length_B: jax.Array) -> Any:
+    length_B = jnp.where(state.out.done_B, state.cache.length_B[: best_B.shape[0]], length_B)
     start_B, best_B, length_B = self.twice((state.start_B, best_B, length_B))
     rows = best_B.shape[0]
     branches = cache.k.shape[1] // rows  # of drafts that were run as a batch

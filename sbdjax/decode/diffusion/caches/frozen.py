@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import pytree
-from sbdjax.cache import KVCache
 from sbdjax.decode.diffusion.blocks import BlockState, BlockWindow
 from sbdjax.decode.diffusion.forward import Network, with_drafts
 
@@ -45,7 +44,7 @@ class FrozenNetwork(Network):
     drafts_BxDxW: jax.Array,
     store_B: jax.Array,
     use_B: jax.Array,
-  ) -> tuple[jax.Array, KVCache]:
+  ) -> tuple[jax.Array, Any]:
     del store_B
     cache, freeze_B = state.cache, use_B & ~state.opened_B
     shape = (*drafts_BxDxW.shape, self.lm.config.vocab_size)
@@ -70,9 +69,9 @@ class FrozenNetwork(Network):
     params: Any,
     state: BlockState,
     window: BlockWindow,
-    cache: KVCache,
+    cache: Any,
     freeze_B: jax.Array,
-  ) -> tuple[jax.Array, KVCache]:
+  ) -> tuple[jax.Array, Any]:
     """Freezes the canvas of `freeze_B` rows; their logits [B, 1, W, V] come from this forward."""
     k, start_B = self.grid.block_size, state.start_B
     tokens_BxC = state.out.tokens_BxC
@@ -96,7 +95,7 @@ class FrozenNetwork(Network):
     params: Any,
     state: BlockState,
     window: BlockWindow,
-    cache: KVCache,
+    cache: Any,
     drafts_BxDxW: jax.Array,
   ) -> jax.Array:
     """Logits [B, D, W, V] of the drafts; nothing is stored."""

@@ -5,8 +5,9 @@ import math
 import jax
 import numpy as np
 
-from sbdjax.cli import likelihoods
-from sbdjax.decode import mdm, ssmd, windows
+from sbdjax.decode.any_order import mdm, ssmd
+from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.evals import likelihoods
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.likelihood import elbo
@@ -31,7 +32,7 @@ GIVEN = np.array([True, False, False, True, False])
 def test_masked_diffusion_in_one_step_draws_all_tokens_apart():
   one, most = likelihoods.in_steps(MODEL, ROWS, KEYS, [1, 1000], "cosine", 2, GIVEN)
   noisy = np.where(GIVEN, ROWS, MASK)
-  logits = likelihoods.predictions(MODEL)(MODEL.params, noisy, np.array([5, 5]))
+  logits = mdm.predictor(SIGMA)(MODEL.params, noisy, np.array([5, 5]))
   log_p = jax.nn.log_softmax(logits[..., :MASK])
   nll = -np.take_along_axis(np.asarray(log_p), ROWS[..., None], 2)[..., 0]
   np.testing.assert_allclose(one.estimate.nats, nll[:, ~GIVEN].mean(), rtol=1e-5)
@@ -54,7 +55,7 @@ def test_self_speculative_sampling_is_conditioned_on_what_is_given():
   assert drawn[:2].tolist() == [0, 3]
   passes = elbo.pass_log_probs(SIGMA, MODEL.params, ROWS[0], sigma)
   for one, (n, dtau) in zip(found, rules, strict=True):
-    expected = exact.totals(*passes, windows.cosine(dtau)(5), n, start=2)
+    expected = exact.totals(*passes, Cosine(dtau)(5), n, start=2)
     np.testing.assert_allclose(one.estimate.nats, -expected.log_prob / 3, rtol=1e-4)
     np.testing.assert_allclose(one.mean_nfe, exact.mean_nfe(expected.mean_counts, 1, 1), rtol=1e-4)
   assert [likelihoods.line_of(one)["n_inner"] for one in found] == [1, 0]
@@ -63,7 +64,7 @@ def test_self_speculative_sampling_is_conditioned_on_what_is_given():
 
 def test_the_any_order_bound_names_no_nfe():
   got = likelihoods.any_order(MODEL, ROWS, KEYS, 4, GIVEN)
-  predict = mdm.of_sigma(SIGMA)
+  predict = mdm.predictor(SIGMA)
   expected = elbo.any_order(predict, MASK, MODEL.params, ROWS, KEYS, 4, GIVEN)
   np.testing.assert_allclose(got.estimate.nats, -np.mean(expected) / 3, rtol=1e-5)
   assert "mean_nfe" not in likelihoods.line_of(got) and got.estimate.samples == 4
@@ -73,7 +74,7 @@ def test_the_loss_by_number_of_masks():
   """One mask: any of the three unknown places; all masked: one pass, no chance in it."""
   rows = np.tile(ROWS[:1], (400, 1))
   nats = likelihoods.by_masks(MODEL, rows, KEYS[0], GIVEN)
-  predict = likelihoods.predictions(MODEL)
+  predict = mdm.predictor(SIGMA)
 
   def nll(masked):
     noisy = np.where(masked, MASK, ROWS[:1])

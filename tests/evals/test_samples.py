@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax.cli import decoders, samples
 from sbdjax.data.text8_tokenizer import Text8Tokenizer
 from sbdjax.decode.generate import Decoder
+from sbdjax.evals import samples
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn.sigma import HeadConfig
@@ -78,11 +78,10 @@ def test_a_line_holds_settings_counts_and_quality(recorded):
 
 def test_the_numbers_are_those_of_the_decoder(recorded):
   path, seen = recorded
-  config = samples.self_speculative(6, [(2, 0.3)])[0]
-  results = list(
-    Decoder(lambda numbers: decoders.make_sampler(SIGMA, config, (), numbers), allow_empty=True)
-    .generate(MODEL.params, PROMPTS, jax.random.key(5), decoders.numbers_of(config), 2)
-  )  # fmt: skip
+  decoding = samples.self_speculative(6, [(2, 0.3)])[0]
+  decoder = Decoder(SIGMA, decoding.limits(()))
+  key = jax.random.key(5)
+  results = list(decoder.generate(decoding.method, MODEL.params, PROMPTS, key, 2))
   line = lines_of(path)[2]
   assert [r.tokens for r in results] == seen[1]
   np.testing.assert_allclose(line["nfe"], np.mean([r.nfe for r in results]))

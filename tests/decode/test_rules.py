@@ -1,6 +1,5 @@
 """Reveal rules against a reference, hand-made cases, and published reveal sets."""
 
-import functools
 import json
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax.decode import select
+from sbdjax.decode import rules
 from sbdjax.errors import UsageError
 from tests.helpers import require_shared
 from tests.reference import network, reveal
@@ -16,36 +15,24 @@ from tests.reference import network, reveal
 GAMMAS = (0.05, 0.3, 1.0, 4.0)
 # (package rule, reference rule, parameters)
 RULES = {
-  "eb_entropy": (select.eb_entropy, reveal.eb_entropy, GAMMAS),
-  "eb_confidence": (select.eb_confidence, reveal.eb_confidence, GAMMAS),
-  "eb_margin": (select.eb_margin, reveal.eb_margin, GAMMAS),
-  "factor": (select.factor, reveal.factor, (0.3, 1.0, 2.0)),
-  "confidence_threshold": (
-    select.confidence_threshold,
-    reveal.confidence_threshold,
-    (0.2, 0.5, 0.9),
-  ),
-  "entropy_threshold": (select.entropy_threshold, reveal.entropy_threshold, GAMMAS),
-  "top_k": (select.top_k, reveal.top_k, (1, 2, 5)),
+  "eb_entropy": (rules.EBEntropy, reveal.eb_entropy, GAMMAS),
+  "eb_confidence": (rules.EBConfidence, reveal.eb_confidence, GAMMAS),
+  "eb_margin": (rules.EBMargin, reveal.eb_margin, GAMMAS),
+  "factor": (rules.Factor, reveal.factor, (0.3, 1.0, 2.0)),
+  "confidence_threshold": (rules.ConfidenceThreshold, reveal.confidence_threshold, (0.2, 0.5, 0.9)),
+  "entropy_threshold": (rules.EntropyThreshold, reveal.entropy_threshold, GAMMAS),
+  "top_k": (rules.TopK, reveal.top_k, (1, 2, 5)),
 }
 # Rules that reveal more, never less, as their parameter grows.
 GROWING = ("eb_entropy", "eb_confidence", "eb_margin", "factor", "entropy_threshold", "top_k")
-NAMES = {**{name: rule for name, (rule, _, _) in RULES.items()}, "static_topk": select.top_k}
+NAMES = {**{name: rule for name, (rule, _, _) in RULES.items()}, "static_topk": rules.TopK}
+
+_run = jax.jit(lambda rule, logits, masked: rule(logits, masked))
 
 
-@functools.cache
-def _compiled(make):
-  return jax.jit(lambda value, logits, masked: make(value)(logits, masked))
-
-
-def apply(make, value, logits, masked):
-  """The rule with a traced parameter, inside jit, as a sweep runs it."""
-  return np.asarray(_compiled(make)(value, jnp.asarray(logits, jnp.float32), jnp.asarray(masked)))
-
-
-@functools.cache
-def top_k_by(score):
-  return lambda n: select.top_k(n, select.SCORES[score])
+def apply(rule, logits, masked):
+  """The rule as an argument of a compiled program, as a sweep runs it: its number is traced."""
+  return np.asarray(_run(rule, jnp.asarray(logits, jnp.float32), jnp.asarray(masked)))
 
 
 def random_case(rows=40, width=7, vocab=6, seed=0):
@@ -67,7 +54,7 @@ def test_equals_the_papers_wording(name):
   probs = network.softmax(LOGITS.astype(np.float64))
   sizes = set()
   for value in values:
-    ours = apply(make, value, LOGITS, MASKED)
+    ours = apply(make(value), LOGITS, MASKED)
     for row in range(len(LOGITS)):
       expected = reference(probs[row], list(np.flatnonzero(MASKED[row])), value)
       assert set(np.flatnonzero(ours[row])) == expected, (value, row)
@@ -78,7 +65,7 @@ def test_equals_the_papers_wording(name):
 @pytest.mark.parametrize("score", ["margin", "entropy"])
 def test_top_k_by_other_scores(score):
   probs = network.softmax(LOGITS.astype(np.float64))
-  ours = apply(top_k_by(score), 3, LOGITS, MASKED)
+  ours = apply(rules.TopK(3, score), LOGITS, MASKED)
   for row in range(len(LOGITS)):
     expected = reveal.top_k(probs[row], list(np.flatnonzero(MASKED[row])), 3, score)
     assert set(np.flatnonzero(ours[row])) == expected
@@ -89,7 +76,7 @@ def test_reveals_masked_positions_only_and_at_least_one(name):
   """Even with parameters that allow nothing."""
   make = RULES[name][0]
   for value in (0, 1e-30, 1, 1e9) if name != "top_k" else (1, 99):
-    ours = apply(make, value, LOGITS, MASKED)
+    ours = apply(make(value), LOGITS, MASKED)
     assert not (ours & ~MASKED).any()
     np.testing.assert_array_equal(ours.any(axis=1), MASKED.any(axis=1))
 
@@ -102,21 +89,21 @@ def test_the_smallest_parameter_reveals_exactly_one(name):
   for logits, masked in ((LOGITS, MASKED), (certain, np.ones((1, 5), bool))):
     if name == "factor" and logits is certain:
       continue  # 1 >= 1 - 0 / (n + 1): certainty passes any factor
-    ours = apply(NAMES[name], 0.0, logits, masked)
+    ours = apply(NAMES[name](0.0), logits, masked)
     np.testing.assert_array_equal(ours.sum(axis=1), masked.any(axis=1))
 
 
 @pytest.mark.parametrize("name", GROWING)
 def test_a_larger_parameter_reveals_a_superset(name):
   values = (1, 2, 3, 6) if name == "top_k" else (0.0, 0.01, 0.1, 0.5, 1.5, 5.0)
-  sets = [apply(NAMES[name], value, LOGITS, MASKED) for value in values]
+  sets = [apply(NAMES[name](value), LOGITS, MASKED) for value in values]
   assert all(not (a & ~b).any() for a, b in zip(sets, sets[1:], strict=False))
   assert sets[0].sum() < sets[-1].sum()
 
 
 def test_a_larger_confidence_threshold_reveals_fewer_until_one_is_left():
   counts = [
-    apply(select.confidence_threshold, tau, LOGITS, MASKED).sum() for tau in (0.1, 0.4, 0.8, 1.1)
+    apply(rules.ConfidenceThreshold(tau), LOGITS, MASKED).sum() for tau in (0.1, 0.4, 0.8, 1.1)
   ]
   assert counts == sorted(counts, reverse=True)
   assert counts[-1] == MASKED.any(axis=1).sum()
@@ -137,9 +124,9 @@ def test_equal_scores_are_taken_leftmost_first(name):
     "entropy_threshold": (0.9 * h, None),
     "top_k": (1, 2),
   }[name]
-  assert set(np.flatnonzero(apply(NAMES[name], one, logits, masked)[0])) == {1}
+  assert set(np.flatnonzero(apply(NAMES[name](one), logits, masked)[0])) == {1}
   if two is not None:
-    assert set(np.flatnonzero(apply(NAMES[name], two, logits, masked)[0])) == {1, 2}
+    assert set(np.flatnonzero(apply(NAMES[name](two), logits, masked)[0])) == {1, 2}
 
 
 def by_hand(*probabilities):
@@ -175,15 +162,7 @@ def by_hand(*probabilities):
 def test_cases_worked_out_by_hand(name, value, expected):
   logits = by_hand(0.99, 0.6, 0.9, 0.8, 0.999)
   masked = np.array([[True, True, True, True, False]])
-  assert set(np.flatnonzero(apply(NAMES[name], value, logits, masked)[0])) == expected
-
-
-def test_the_suppressed_mask_token_does_not_disturb_scores():
-  logits = np.array([[[0.0, 1.0, 2.0, -1e30]]], np.float32)
-  plain = logits[..., :3]
-  for score in select.SCORES.values():
-    np.testing.assert_allclose(score(jnp.asarray(logits)), score(jnp.asarray(plain)), rtol=1e-6)
-  assert float(select.entropy(jnp.asarray([[200.0, 0.0, -1e30]]))[0]) == 0.0
+  assert set(np.flatnonzero(apply(NAMES[name](value), logits, masked)[0])) == expected
 
 
 @pytest.mark.parametrize(
@@ -193,7 +172,7 @@ def test_the_suppressed_mask_token_does_not_disturb_scores():
     for name, (make, _, _) in RULES.items()
     if name not in ("confidence_threshold", "top_k")
   ]
-  + [(select.top_k, 0)],
+  + [(rules.TopK, 0)],
 )
 def test_senseless_parameters_are_refused_in_one_line(make, value):
   with pytest.raises(UsageError) as error:
@@ -207,30 +186,41 @@ def test_senseless_parameters_are_refused_in_one_line(make, value):
 @pytest.fixture(scope="module")
 def published():
   folder = require_shared("goldens", "unmasking_A.npz").parent
-  rules = json.loads((folder / "unmasking_A.json").read_text())["rules"]
-  return rules, dict(np.load(folder / "unmasking_A.npz"))
+  specs = json.loads((folder / "unmasking_A.json").read_text())["rules"]
+  return specs, dict(np.load(folder / "unmasking_A.npz"))
 
 
 @pytest.mark.parametrize("group", ["main", "long", "ties"])
 def test_published_reveal_sets(published, group):
-  rules, data = published
+  specs, data = published
   logits, masked = data[f"{group}/logits"], data[f"{group}/masked"]
-  assert len(rules) > 20
-  for name, spec in rules.items():
+  assert len(specs) > 20
+  for name, spec in specs.items():
     spec = dict(spec)
     make = NAMES[spec.pop("rule")]
     score = spec.pop("score", None)
-    if score is not None:
-      make = top_k_by(score.removeprefix("neg_"))
     (value,) = spec.values()
-    ours = apply(make, value, logits, masked)
+    rule = make(value) if score is None else rules.TopK(value, score.removeprefix("neg_"))
+    ours = apply(rule, logits, masked)
     np.testing.assert_array_equal(ours, data[f"{group}/expected/{name}"], err_msg=name)
 
 
-@pytest.mark.parametrize("group", ["main", "long", "ties"])
-def test_published_scores(published, group):
-  _, data = published
-  logits = jnp.asarray(data[f"{group}/logits"])
-  for name in ("confidence", "margin", "entropy"):
-    ours = getattr(select, name)(logits)
-    np.testing.assert_allclose(ours, data[f"{group}/{name}"], atol=2e-6, err_msg=name)
+# --- rules as arguments of compiled programs -----------------------------------------------------
+
+
+def test_another_number_traces_nothing_and_another_rule_once():
+  """Also of two rules with equal fields, of which each must keep its own program."""
+  traced = []
+
+  @jax.jit
+  def run(rule, logits, masked):
+    traced.append(type(rule))
+    return rule(logits, masked)
+
+  for gamma in (0.0, 0.3, 4.0):
+    for cls in (rules.EBConfidence, rules.EBMargin, rules.EntropyThreshold):
+      ours = run(cls(gamma), LOGITS, MASKED)
+      np.testing.assert_array_equal(ours, cls(gamma)(LOGITS, MASKED), err_msg=f"{cls} {gamma}")
+  assert traced == [rules.EBConfidence, rules.EBMargin, rules.EntropyThreshold]
+  by_score = {str(run(rules.TopK(3, score), LOGITS, MASKED)) for score in ("margin", "entropy")}
+  assert len(by_score) == 2 and len(traced) == 5  # a score shapes the program

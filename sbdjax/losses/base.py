@@ -1,0 +1,83 @@
+"""What a loss is: an object that is its settings, its record and the function itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import jax
+
+from sbdjax import checks
+from sbdjax.errors import UsageError
+
+# One array for each name of a batch; see `sbdjax.losses`.
+Batch = dict[str, jax.Array]
+# {name: (sum, weight)}
+Metrics = dict[str, tuple[jax.Array, jax.Array]]
+# (lm, params, batch, key) -> (loss_sum, weight, metrics)
+LossFn = Callable[..., tuple[jax.Array, jax.Array, Metrics]]
+
+L = TypeVar("L", bound="Loss")
+
+
+_FIELDS = {
+  "tokens": ("integer", "BxL"),
+  "weights": ("float", "BxL"),
+  "positions": ("integer", "BxL"),
+  "segment_ids": ("integer", "BxL"),
+  "example_id": ("integer", "B"),
+}
+
+
+def check_batch(batch: Batch, **more: tuple[str, str]) -> None:
+  """Checks the fields of a batch.
+
+  Args:
+    more: fields beside the usual ones: name -> (kind, axes), as of `checks.array`.
+
+  Raises:
+    UsageError: a field that is missing, or of another rank, shape or dtype than `sbdjax.losses` says.
+  """
+  sizes: dict[str, int] = {}
+  for name, (kind, axes) in (_FIELDS | more).items():
+    if name not in batch:
+      raise UsageError(f"batch[{name!r}] is missing: this loss reads {', '.join(_FIELDS | more)}")
+    checks.array(f"batch[{name!r}]", batch[name], kind, sizes, axes=axes)
+
+
+class Loss:
+  """Base of losses: frozen dataclasses whose fields are settings and whose objects are called.
+
+  Attributes:
+    has_head: it trains causal blocks on top of the model (a `SigmaLM`), and a config has a section
+      `head` for them.
+  """
+
+  has_head: ClassVar[bool] = False
+
+  def __call__(
+    self, lm: Any, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
+    """The loss of a batch, as sums that are divided once.
+
+    Args:
+      lm: the model, an `LM` or a `SigmaLM`.
+      params: its parameters.
+      batch: see `sbdjax.losses`.
+      key: of the step; what belongs to an example derives from it and `batch["example_id"]`.
+
+    Returns:
+      The loss as a sum (float32 []), its weight (float32 []), and the metrics.
+
+    Raises:
+      UsageError: the model or the batch is not of the kind this loss needs.
+    """
+    raise NotImplementedError
+
+  def evaluated(self: L) -> L:
+    """The loss that evaluations measure, such as the likelihood bound: by default this one."""
+    return self
+
+  def generation(self) -> dict[str, Any]:
+    """How a model of this loss is decoded, in the fields of `interop.GenerationDefaults`."""
+    return {}

@@ -1,0 +1,247 @@
+"""From settings to a trained model: the model, the data, the task, and the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+
+from sbdjax.data.config import DataConfig
+from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
+from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
+from sbdjax.errors import UsageError
+from sbdjax.interop.mask_token import add_mask_token, reserved
+from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
+from sbdjax.kernels import backend
+from sbdjax.lm import LM, make_lm
+from sbdjax.losses.base import LossFn
+from sbdjax.nn.config import TransformerConfig
+from sbdjax.settings import Section, to_dataclass
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
+from sbdjax.train import trainer
+from sbdjax.train.dropout import with_dropout
+from sbdjax.train.host_memory import keep_freed_memory
+from sbdjax.train.parallel import initialize_distributed
+from sbdjax.train.settings import Settings, parse_settings
+from sbdjax.train.state import TrainState
+from sbdjax.train.trainer import Task
+
+
+class Model(NamedTuple):
+  """A model before training.
+
+  Attributes:
+    lm: the model.
+    params: its starting parameters, or None for random ones.
+    eos_ids: tokens that end a text.
+  """
+
+  lm: LM | SigmaLM
+  params: Any
+  eos_ids: list[int]
+
+
+class Data(NamedTuple):
+  """What a run reads.
+
+  Attributes:
+    batches: training batches; to be closed.
+    eval_batches: those of an evaluation, or None where the run has none.
+  """
+
+  batches: TrainBatches
+  eval_batches: EvalBatches | None
+
+
+def train(config: Section, workdir: str | os.PathLike) -> TrainState:
+  """Trains what a config describes, on from where `workdir` is if it was started before.
+
+  Args:
+    config: nested sections; see `train.settings`. A dict or an ml_collections.ConfigDict.
+    workdir: the run's directory; see `trainer.train` for what is written there.
+
+  Returns:
+    The last state.
+
+  Raises:
+    UsageError, DataError, CheckpointError, DivergedError: as of `trainer.train`.
+
+  Example:
+    config = dict(
+      init=dict(checkpoint="stories260K", mask_token=True),
+      data=dict(source="stories"),
+      loss=dict(name="sbd"),
+      train=dict(steps=100, batch_size=8),
+    )
+    state = train(config, "runs/sbd")
+  """
+  settings = parse_settings(config)
+  if settings.parallel.distributed:
+    initialize_distributed()
+  if jax.default_backend() == "cpu":
+    keep_freed_memory()
+  tokenizer = load_tokenizer(settings.data.tokenizer)
+  model = build_model(settings, tokenizer)
+  backend.get(settings.attention.backend)  # says now if these devices do not have it
+  data = build_data(settings, tokenizer)
+  try:
+    check_fit(model, data, tokenizer, settings.data)
+    return trainer.train(
+      build_task(settings, model, data),
+      settings.optim,
+      settings.train,
+      settings.parallel,
+      workdir,
+      record(settings, model, data),
+    )
+  finally:
+    data.batches.close()
+
+
+def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:
+  """The model of the settings and what it starts from.
+
+  Raises:
+    UsageError, CheckpointError: the checkpoint, the model section and the tokenizer do not fit.
+  """
+  init, data = settings.init, settings.data
+  if not init.checkpoint:
+    if init.mask_token:
+      raise UsageError("init.mask_token extends a checkpoint: without one, set model.mask_id")
+    lm = make_model(settings, settings.model)
+    # Where documents follow one another unseparated, the next bos is the end mark of the last.
+    bos = tokenizer.bos_id if data.add_bos and not data.separate_documents else None
+    return Model(lm, None, sorted({i for i in (bos, tokenizer.eos_id) if i is not None}))
+  pretrained = load_pretrained(init.checkpoint)
+  model_config, params = pretrained.lm.config, pretrained.params
+  if init.mask_token:
+    model_config, params = add_mask_token(model_config, params)
+  lm = make_model(settings, {**dataclasses.asdict(model_config), **settings.model})
+  opened_head = isinstance(pretrained.lm, SigmaLM)
+  if isinstance(lm, SigmaLM) and not opened_head:
+    params = _with_head(lm, params, settings.train.seed)
+  elif opened_head and not isinstance(lm, SigmaLM):
+    params = params["trunk"]  # which is a masked-diffusion model
+  check_params(lm, params, init.checkpoint)
+  own = pretrained.tokenizer
+  if own is not None and own.vocab_size != tokenizer.vocab_size:
+    raise UsageError(
+      f"data.tokenizer={data.tokenizer!r} has {tokenizer.vocab_size} tokens but checkpoint "
+      f"{init.checkpoint} was trained with {own.vocab_size}: name its tokenizer"
+    )
+  return Model(lm, params, list(pretrained.generation.eos_ids))
+
+
+def make_model(settings: Settings, fields: dict[str, Any]) -> LM | SigmaLM:
+  """The model of these fields of TransformerConfig, with causal blocks where the settings have them.
+
+  Raises:
+    UsageError: unknown fields, or values out of range.
+  """
+  config, how = to_dataclass(TransformerConfig, fields, "model"), settings.attention.backend
+  if settings.head is None:
+    return make_lm(config, how)
+  return make_sigma_lm(config, settings.head, how)
+
+
+def shape_only(settings: Settings) -> LM | SigmaLM:
+  """The model without parameters; a config that leaves its shape to a checkpoint has it opened."""
+  fields = settings.model
+  if "num_layers" not in fields and settings.init.checkpoint:
+    pretrained = load_pretrained(settings.init.checkpoint)
+    config = pretrained.lm.config
+    if settings.init.mask_token:
+      config, _ = add_mask_token(config, pretrained.params)
+    fields = {**dataclasses.asdict(config), **fields}
+  return make_model(settings, fields)
+
+
+def _with_head(lm: SigmaLM, trunk: Any, seed: int) -> dict[str, Any]:
+  """Parameters of which the causal blocks are new."""
+  return {"trunk": trunk, "head": jax.jit(lambda key: lm.init(key)["head"])(jax.random.key(seed))}
+
+
+def build_data(settings: Settings, tokenizer: Tokenizer) -> Data:
+  """The batches of this process.
+
+  Raises:
+    UsageError, DataError: see `data.pipeline.make_pipeline`.
+  """
+  config = settings.train
+  shard: dict[str, Any] = dict(
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
+    batch_size=config.batch_size,
+    tokenizer=tokenizer,
+  )
+  batches = make_pipeline(settings.data, "train", seed=config.seed, **shard)
+  if not config.eval_every:
+    return Data(batches, None)
+  max_batches = config.eval_batches or None
+  return Data(batches, make_eval(settings.data, "validation", max_batches=max_batches, **shard))
+
+
+def build_task(settings: Settings, model: Model, data: Data) -> Task:
+  """What is trained on what, and what evaluations measure."""
+  return Task(
+    lm=model.lm,
+    loss_fn=training_loss(settings, model.lm),
+    eval_loss_fn=settings.loss.evaluated(),
+    batches=data.batches,
+    eval_batches=data.eval_batches,
+    params=model.params,
+  )
+
+
+def training_loss(settings: Settings, lm: LM | SigmaLM) -> LossFn:
+  """The loss of the settings; channels are dropped where the model says so."""
+  return with_dropout(settings.loss) if lm.config.dropout else settings.loss
+
+
+def check_fit(model: Model, data: Data, tokenizer: Tokenizer, config: DataConfig) -> None:
+  """Checks that model, tokenizer and data fit together.
+
+  Raises:
+    UsageError, CheckpointError: they do not.
+  """
+  shape = model.lm.config
+  check_vocabulary(model.lm, tokenizer, "the model", config.tokenizer)
+  mask_id, own = shape.mask_id, {tokenizer.mask_id} | reserved(tokenizer)
+  if mask_id is not None and mask_id < tokenizer.vocab_size and mask_id not in own:
+    raise UsageError(
+      f"model.mask_id={mask_id} is an ordinary token of {config.tokenizer!r}: set it to "
+      f"{tokenizer.vocab_size} and model.vocab_size to {tokenizer.vocab_size + 1} or more"
+    )
+  if config.seq_len > shape.max_seq_len:
+    raise UsageError(f"data.seq_len={config.seq_len} exceeds model.max_seq_len={shape.max_seq_len}")
+  for batches in data:
+    if batches is not None and batches.corpus.largest_token >= shape.vocab_size:
+      corpus = batches.corpus
+      raise UsageError(
+        f"{corpus.origin} contains token {corpus.largest_token} but model.vocab_size="
+        f"{shape.vocab_size}: tokenize it with the model's tokenizer or enlarge the model's "
+        "vocabulary"
+      )
+
+
+def record(settings: Settings, model: Model, data: Data) -> dict[str, Any]:
+  """config.json: every field with its value, and under `resolved` what decoding needs."""
+  names = ("init", "data", "loss", "optim", "train", "parallel", "attention")
+  sections = {name: dataclasses.asdict(getattr(settings, name)) for name in names}
+  if settings.head is not None:
+    sections["head"] = dataclasses.asdict(settings.head)
+  sections["loss"] = {"name": settings.loss_name} | sections["loss"]
+  path = pathlib.Path(settings.data.tokenizer)
+  resolved = {
+    "model": dataclasses.asdict(model.lm.config),
+    "tokenizer": str(path.resolve()) if path.exists() else settings.data.tokenizer,
+    "eos_ids": model.eos_ids,
+    "generation": settings.loss.generation(),
+    "data": data.batches.corpus.origin,
+  }
+  if isinstance(model.lm, SigmaLM):
+    resolved["head"] = dataclasses.asdict(model.lm.head)
+  return {"model": settings.model} | sections | {"resolved": resolved}

@@ -1,0 +1,32 @@
+"""What records carry, and that a torn file of them goes on."""
+
+import pytest
+
+from sbdjax.errors import DataError
+from sbdjax.evals import record
+from sbdjax.interop.pretrained import load_pretrained
+from tests.cli import checkpoints
+
+
+def test_fingerprints_tell_weights_apart(tmp_path):
+  paths = [checkpoints.write_tiny(tmp_path / f"{i}.safetensors", seed=i) for i in (0, 1)]
+  crcs = [record.fingerprint(load_pretrained(p).params) for p in (*paths, paths[0])]
+  assert crcs[0] == crcs[2] != crcs[1]
+
+
+def test_json_lines(tmp_path):
+  path = tmp_path / "x.jsonl"
+  path.write_bytes(b'{"key": "a"}\n{"key": "b", "torn": "' + 100 * b"x")
+  lines = record.JsonLines(path)
+  assert [r["key"] for r in lines.records] == ["a"]
+  lines.append({"key": "c", "value": 0.5})
+  lines.append({"key": "d"})
+  text = path.read_text()
+  assert text == '{"key": "a"}\n{"key": "c", "value": 0.5}\n{"key": "d"}\n'
+  assert record.JsonLines(path).records == lines.records
+  with pytest.raises(ValueError):
+    lines.append({"value": float("nan")})
+  assert path.read_text() == text
+  path.write_text('{"key": "a"}\nbroken\n{"key": "b"}\n')
+  with pytest.raises(DataError, match="line 2 is not a record"):
+    record.JsonLines(path)

@@ -1,0 +1,53 @@
+"""Points of a sweep: out of a base and an entry of the grid, and when two are the same."""
+
+import pytest
+
+from sbdjax.errors import UsageError
+from sbdjax.evals import sweep
+
+
+def test_other_settings_or_weights_are_other_points():
+  base = {
+    "sweep": {"checkpoint": "x", "num_prompts": 3},
+    "decoder": {"name": "sbd", "gamma": 0.5},
+    "data": {},
+  }
+  keys = set()
+  for overrides, crc in [
+    ({}, 1),
+    ({}, 2),
+    ({"decoder.gamma": 0.6}, 1),
+    ({"decoder.block_size": 3}, 1),
+    ({"sweep.batch_size": 7}, 1),
+    ({"sweep.seed": 1}, 1),
+    ({"data.separator": "|"}, 1),
+    ({"decoder.name": "ar"}, 1),
+  ]:
+    keys.add(sweep.key_of(sweep.make_point(base, overrides).settings(crc)))
+  assert len(keys) == 8
+  # A name is only a name.
+  assert sweep.key_of(sweep.make_point(base, {"sweep.label": "b"}).settings(1)) in keys
+  # gamma does not matter to AR, so it does not make another point of it.
+  same = [
+    sweep.make_point(base | {"decoder": {"name": "ar", "gamma": g}}, {}).settings(1)
+    for g in (0.1, 0.2)
+  ]
+  assert same[0] == same[1]
+
+
+@pytest.mark.parametrize(
+  ("overrides", "message"),
+  [
+    ({"decoder.gama": 1}, "unknown field decoder.gama .did you mean 'gamma'"),
+    ({"gamma": 1}, "overrides are named like decoder.gamma"),
+    ({"decodr.gamma": 1}, "overrides are named like"),
+    ({"decoder.gamma": -1.0}, "must not be negative"),
+    ({"decoder.gamma": "much"}, "expected float"),
+    ({"decoder.tau": 0.5}, "decoder.tau has no effect"),
+    ({"sweep.repeats": 0}, "sweep.repeats=0 must be at least 1"),
+  ],
+)
+def test_bad_entries_of_the_grid(overrides, message):
+  base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd"}, "data": {}}
+  with pytest.raises(UsageError, match=message):
+    sweep.make_point(base, overrides)

@@ -1,0 +1,44 @@
+"""The files around the package agree with it and with each other."""
+
+import pathlib
+import re
+import tomllib
+
+import pytest
+
+import sbdjax
+from sbdjax import presets
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def read(name):
+  return (ROOT / name).read_text()
+
+
+def test_the_hooks_run_the_ruff_of_the_checks():
+  (pinned,) = (r for r in PROJECT["optional-dependencies"]["dev"] if r.startswith("ruff=="))
+  assert f"rev: v{pinned.removeprefix('ruff==')}\n" in read(".pre-commit-config.yaml")
+
+
+def test_every_tested_python_is_one_that_is_supported():
+  oldest = PROJECT["requires-python"].removeprefix(">=")
+  found = re.findall(r'"(3\.\d+)"', read(".github/workflows/ci.yml"))
+  assert found[0] == oldest and ".ci/run" in read(".github/workflows/ci.yml")
+
+
+def test_the_changelog_knows_the_version_and_every_old_name_of_a_preset():
+  text = read("CHANGELOG.md")
+  assert f"\n## {PROJECT['version']}\n" in text and "\n## Unreleased\n" in text
+  assert PROJECT["version"] == sbdjax.__version__
+  table = dict(re.findall(r"^ *\| `(\w+)` \| `(\w+)` \|$", text, re.MULTILINE))
+  assert table == presets.RENAMED
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_files_and_presets_that_are_named_exist(name):
+  text = read(name)
+  paths = re.findall(r"(?<![\w/.])(?:sbdjax|tests|experiments|configs)/[\w/.]*\w", text)
+  assert paths and not [path for path in paths if not (ROOT / path).exists()]
+  assert set(re.findall(r"preset:(\w+)", text)) <= {*presets.names(), "NAME"}
