@@ -21,7 +21,7 @@ from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.diffusion.static import Static
 from sbdjax.decode.generate import Decoder, Result
-from sbdjax.decode.method import Method
+from sbdjax.decode.method import Method, need_mask_token
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
@@ -223,11 +223,10 @@ def score(
 def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
   if not len(row):
     raise UsageError("a text to score is empty")
+  mask_id = need_mask_token(model.lm, "it has no any-order bound")
   tokens = np.asarray([row], np.int32)
   keys = jax.random.key(seed)[None]
-  log_p = elbo.any_order(
-    predictor(model.lm), model.lm.config.mask_id, model.params, tokens, keys, samples, None
-  )
+  log_p = elbo.any_order(predictor(model.lm), mask_id, model.params, tokens, keys, samples, None)
   nats = -float(np.mean(jax.device_get(log_p)))
   return Score(nats, len(row), "any-order bound", samples, seed)
 
@@ -265,7 +264,7 @@ def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
   """A list, also of a single prompt."""
   if isinstance(prompts, str):
     return [prompts]
-  several = list(prompts)
+  several: list[Any] = list(prompts)
   if several and all(isinstance(token, (int, np.integer)) for token in several):
     return [several]
   return several
@@ -273,7 +272,7 @@ def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
 
 def _ids(model: Pretrained, prompt: Prompt) -> list[int]:
   if isinstance(prompt, str):
-    return prompting.encode(model.tokenizer, prompt)
+    return prompting.encode(model.need_tokenizer(), prompt)
   return [int(token) for token in prompt]
 
 
@@ -288,7 +287,7 @@ def _output(model: Pretrained, method: Method, result: Result) -> Output:
   eos = set(model.generation.eos_ids)
   shown = tokens[:-1] if tokens and tokens[-1] in eos else tokens
   return Output(
-    text=prompting.text_after(model.tokenizer, result.prompt_tokens, shown),
+    text=prompting.text_after(model.need_tokenizer(), result.prompt_tokens, shown),
     tokens=tokens,
     nfe=nfe,
     tpf=len(tokens) / nfe if nfe else 0.0,

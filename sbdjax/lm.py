@@ -13,6 +13,7 @@ from sbdjax import cache as kv_cache
 from sbdjax import checks
 from sbdjax.cache import KVCache
 from sbdjax.masks import Causal, Mask
+from sbdjax.nn import prepare
 from sbdjax.nn.config import check_attention
 from sbdjax.nn.transformer import Transformer, TransformerConfig
 
@@ -20,6 +21,12 @@ Params = Any
 
 # A cache holds whole groups of so many slots: kernels on GPUs copy rows in eights.
 _SLOTS = 8
+
+
+def as_given(params: Params, rows: int = 1) -> Params:
+  """`LM.prepare` of a model that has nothing to prepare."""
+  del rows
+  return params
 
 
 class LM(NamedTuple):
@@ -35,13 +42,21 @@ class LM(NamedTuple):
     logits: (params, hidden_BxTxD) -> float32 logits_BxTxV, the mask token left out (its probability
       is exactly 0); call it only where logits are needed.
     init_cache: (batch, capacity) -> KVCache of at least so many slots a row (whole eights).
+    prepare: (params, rows=1) -> params laid out for decoding on the device that holds them, to be
+      made once and used for many forwards; `apply` and `logits` take either. `rows`: query rows
+      (batch times window) of most forwards, of which only 1 or more matters. Layers become
+      separate arrays, and weights for several rows transposed ones, on a single CPU; anywhere
+      else, and where parameters are traced or cut over devices, they are returned as given. For
+      one row this takes the memory of one more head, for several that of the layers once more,
+      as long as the caller keeps `params`. Losses want parameters as `init` makes them.
   """
 
   config: TransformerConfig
   init: Callable[[jax.Array], Params]
-  apply: Callable[..., tuple[jax.Array, KVCache | None]]
+  apply: Callable[..., tuple[jax.Array, Any]]
   logits: Callable[[Params, jax.Array], jax.Array]
   init_cache: Callable[[int, int], KVCache]
+  prepare: Callable[..., Params] = as_given
 
   def dropping(self, keys_B: jax.Array) -> LM:
     """This model with channels dropped (`config.dropout`) by the key of each row, for training."""
@@ -60,6 +75,9 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
     UsageError: an unknown name.
   """
   module = Transformer(config, check_attention(attention))
+
+  def run(params: Params, *args: Any, method: Callable | None = None) -> Any:
+    return module.apply({"params": params}, *args, method=method)
 
   def init(key: jax.Array) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
@@ -86,17 +104,17 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
       checks.array("dropout_keys_B", dropout_keys_B, "key", sizes)
     cached_kv = None if cache is None else ((cache.k,), (cache.v,))
     inputs = (tokens_BxT, positions_BxT, mask, cached_kv, dropout_keys_B)
-    hidden, kv = module.apply({"params": params}, *inputs)
+    hidden, kv = run(params, *inputs)
     if cache is None:
       return hidden, None
+    k_NxBxKxTxDh, v_NxBxKxTxDh = kv
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
-    return hidden, kv_cache.write(cache, *kv, jnp.broadcast_to(slots_BxT, tokens_BxT.shape))
+    slots_BxT = jnp.broadcast_to(slots_BxT, tokens_BxT.shape)
+    return hidden, kv_cache.write(cache, k_NxBxKxTxDh, v_NxBxKxTxDh, slots_BxT)
 
   def logits(params: Params, hidden: jax.Array) -> jax.Array:
     checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")
-    return suppress(
-      module.apply({"params": params}, hidden, method=Transformer.logits), config.mask_id
-    )
+    return suppress(run(params, hidden, method=Transformer.logits), config.mask_id)
 
   def init_cache(batch: int, capacity: int) -> KVCache:
     c = config
@@ -105,7 +123,12 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
       c.num_layers, batch, capacity, c.num_kv_heads, c.head_dim, jnp.dtype(c.compute_dtype)
     )
 
-  return LM(config, init, apply, logits, init_cache)
+  def prepared(params: Params, rows: int = 1) -> Params:
+    if prepare.HEAD in params or not prepare.on_one_cpu(params):
+      return params
+    return prepare.network(params, rows)
+
+  return LM(config, init, apply, logits, init_cache, prepared)
 
 
 def suppress(logits: jax.Array, token_id: int | None) -> jax.Array:

@@ -31,12 +31,15 @@ def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int
   Raises:
     UsageError: a hole, and no mask token.
   """
-  if hole and tokenizer.mask_id is None:
+  bos, mask_id = tokenizer.bos_id is not None, tokenizer.mask_id
+  if not hole:
+    return tokenizer.encode(text, bos=bos)
+  if mask_id is None:
     raise UsageError("--hole stands for a mask token, and this checkpoint has none")
-  first, *others = text.split(hole) if hole else [text]
-  ids = tokenizer.encode(first, bos=tokenizer.bos_id is not None)
+  first, *others = text.split(hole)
+  ids = tokenizer.encode(first, bos=bos)
   for part in others:
-    ids += [tokenizer.mask_id, *tokenizer.encode(part, continues=True)]
+    ids += [mask_id, *tokenizer.encode(part, continues=True)]
   return ids
 
 

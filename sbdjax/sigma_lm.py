@@ -20,7 +20,8 @@ import jax.numpy as jnp
 
 from sbdjax import checks, masks
 from sbdjax.errors import UsageError
-from sbdjax.lm import suppress
+from sbdjax.lm import as_given, suppress
+from sbdjax.nn import prepare
 from sbdjax.nn.config import check_attention
 from sbdjax.nn.embedding import as_padding
 from sbdjax.nn.sigma import HeadConfig, SigmaHead, layer_config
@@ -49,6 +50,8 @@ class SigmaLM(NamedTuple):
       revealed tokens, for the first hidden place of a row), where it is given.
     logits: (params, hidden_...xD) -> float32 logits_...xV, of either kind of hidden state; the mask
       token is left out, as by `LM.logits`.
+    prepare: (params, rows=1) -> params laid out for decoding, as of `LM`; forwards are of whole
+      sequences, so `rows` is not looked at, and nothing is transposed.
   """
 
   config: TransformerConfig
@@ -57,6 +60,12 @@ class SigmaLM(NamedTuple):
   trunk: Callable[..., jax.Array]
   target: Callable[..., jax.Array]
   logits: Callable[[Params, jax.Array], jax.Array]
+  prepare: Callable[..., Params] = as_given
+
+  @property
+  def mask_id(self) -> int:
+    """The mask token, without which there is no such model."""
+    return _mask_id(self.config)
 
   def dropping(self, keys_B: jax.Array) -> SigmaLM:
     """This model with channels dropped by the key of each row, in trunk and causal blocks."""
@@ -66,6 +75,12 @@ class SigmaLM(NamedTuple):
       trunk=functools.partial(self.trunk, dropout_keys_B=keys_B),
       target=functools.partial(self.target, dropout_keys_B=of_head_B),
     )
+
+
+def _mask_id(config: TransformerConfig) -> int:
+  if config.mask_id is None:
+    raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
+  return config.mask_id
 
 
 def in_order(x_BxLx: jax.Array, sigma_BxL: jax.Array) -> jax.Array:
@@ -101,8 +116,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
   Raises:
     UsageError: no mask token, heads that cannot hold two positions, or an unknown `attention`.
   """
-  if config.mask_id is None:
-    raise UsageError("a self-speculative model needs a mask token: set model.mask_id")
+  _mask_id(config)
   check_attention(attention)
   block = layer_config(config, head)
   network, blocks = Transformer(config, attention), SigmaHead(block, head, attention)
@@ -165,7 +179,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     embedded = run(params, Transformer.embed, in_order(tokens_BxL, sigma_BxL))
     here, following = in_order(hidden_BxLxD, sigma_BxL), in_order(hidden_BxLxD, next_BxL)
     inputs = (embedded, here, following, sigma_BxL, next_BxL, dropout_keys_B)
-    causal = blocks.apply({"params": params["head"]}, *inputs)
+    causal: Any = blocks.apply({"params": params["head"]}, *inputs)
     if head.output_residual:
       causal = causal + following
     return align(causal, here, equal_at_B)
@@ -174,4 +188,10 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")
     return suppress(run(params, Transformer.stream_logits, hidden), config.mask_id)
 
-  return SigmaLM(config, head, init, trunk, target, logits)
+  def prepared(params: Params, rows: int = 1) -> Params:
+    del rows
+    if isinstance(params["trunk"]["layers"], tuple) or not prepare.on_one_cpu(params):
+      return params
+    return {part: prepare.layers(params[part], 1) for part in ("trunk", "head")}
+
+  return SigmaLM(config, head, init, trunk, target, logits, prepared)

@@ -42,3 +42,11 @@ def test_files_and_presets_that_are_named_exist(name):
   paths = re.findall(r"(?<![\w/.])(?:sbdjax|tests|experiments|configs)/[\w/.]*\w", text)
   assert paths and not [path for path in paths if not (ROOT / path).exists()]
   assert set(re.findall(r"preset:(\w+)", text)) <= {*presets.names(), "NAME"}
+
+
+def test_the_files_that_the_front_page_names_for_equations_exist():
+  text = (ROOT / "README.md").read_text()
+  table = text.split("## Where the papers are in the code")[1].split("\n\n")[2]
+  names = [name for row in table.splitlines() for name in re.findall(r"`([a-z_/0-9]+\.py)`", row)]
+  assert len(names) > 20
+  assert [name for name in names if not (ROOT / "sbdjax" / name).is_file()] == []

@@ -19,6 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from sbdjax.bench import roofline
+from sbdjax.decode import registry
 from sbdjax.interop import load_pretrained
 
 # SDAR-8B and TraDo-8B (Qwen3-8B's shape): what a real model of this kind would gain.
@@ -28,6 +29,12 @@ LARGE = roofline.Shape(
 )  # fmt: skip
 GPU = roofline.HARDWARE["h200"]
 CONTEXT = 1024  # cached tokens of the large model's forward
+
+
+def modern(row):
+  """A record whose settings have the names of today."""
+  row["settings"]["decoder"] = registry.modern(row["settings"]["decoder"])
+  return row
 
 
 def nfe(row):
@@ -74,7 +81,7 @@ def name(row):
   parts += [f"tau={d['threshold']:g}"] if "threshold" in d else []
   if d["name"] == "freedave":
     parts += [f"d={d['draft_steps']}", d["draft_mode"]]
-    parts += [flag for flag in ("eager", "frugal", "carry") if d.get(flag)]
+    parts += [flag for flag in ("eager", "skip_known_forwards", "reuse_verified_kv") if d.get(flag)]
   return " ".join(parts)
 
 
@@ -113,15 +120,21 @@ def table(rows, shape):
 def order(row):
   """Static, dynamic by threshold, FreeDave by kind and d, FreeDave over thresholds."""
   d = row["settings"]["decoder"]
-  flags = [d.get(flag, False) for flag in ("eager", "frugal", "carry")]
+  flags = [d.get(flag, False) for flag in ("eager", "skip_known_forwards", "reuse_verified_kv")]
   kind = (d.get("threshold", 0), *flags, d.get("draft_mode", ""), d.get("draft_steps", 0))
   return (("static", "dynamic", "freedave").index(d["name"]), *kind)
 
 
 CURVES = {  # legend: (what picks its points, line style)
-  "drafts within a block": (lambda d: not (d["eager"] or d["frugal"] or d.get("carry")), "--o"),
-  "eager": (lambda d: d["eager"] and not (d["frugal"] or d.get("carry")), "-o"),
-  "eager, carried": (lambda d: d.get("carry"), "-s"),
+  "drafts within a block": (
+    lambda d: not (d["eager"] or d["skip_known_forwards"] or d.get("reuse_verified_kv")),
+    "--o",
+  ),
+  "eager": (
+    lambda d: d["eager"] and not (d["skip_known_forwards"] or d.get("reuse_verified_kv")),
+    "-o",
+  ),
+  "eager, carried": (lambda d: d.get("reuse_verified_kv"), "-s"),
 }
 
 
@@ -178,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
 
   lines, models, texts = [], {}, []
   for sweep in map(pathlib.Path, args.sweeps):
-    points = [json.loads(line) for line in (sweep / "points.jsonl").read_text().splitlines()]
+    points = [modern(json.loads(line)) for line in (sweep / "points.jsonl").open()]
     decoded = [r for r in points if r["settings"]["decoder"]["name"] != "ar"]
     # A point measured again, after a setting was added that it does not use, counts once.
     rows = sorted({name(r): r for r in decoded}.values(), key=order)

@@ -163,7 +163,7 @@ class TimedDecoder:
     results, prefill, decode = [], 0.0, 0.0
     for batch in batches(prompts, key, batch_size, self._limits, allow_empty=method.any_order):
       args = jax.device_put(batch.arguments(method, params))
-      init, loop = self._programs.find(args, lambda args=args: self._compile(args))
+      init, loop = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       state = jax.block_until_ready(init(*args))
       middle = time.perf_counter()

@@ -148,7 +148,9 @@ def read_prompts(config: CollectConfig, data: DataConfig, model: Pretrained) -> 
   return prompts
 
 
-def cut(found: decoding.Collected, prompts: list[list[int]], eos_ids: tuple[int, ...]):
+def cut(
+  found: decoding.Collected, prompts: list[list[int]], eos_ids: tuple[int, ...]
+) -> Iterator[tuple[Example, int]]:
   """Yields each row as an Example: nothing after EOS, each block's points up to the first right one.
 
   Also yields the forwards the row took, which are what trajectories cost.

@@ -123,7 +123,7 @@ def read_jsonl(path: pathlib.Path) -> list[Document]:
   return documents
 
 
-def write_atomically(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]):
+def write_atomically(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
   """Lets `write` fill a new file that takes the place of `path` only when complete.
 
   Raises:

@@ -50,7 +50,7 @@ class Llama2cTokenizer:
   bos_id = 1
   eos_id = 2
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     # Of equal pieces the first counts; the files known have none.
     self._ids = {piece: i for i, piece in reversed(list(enumerate(self.pieces)))}
     if b" " not in self._ids or len(self.pieces) < _FIRST_BYTE_ID + 256:
@@ -133,7 +133,7 @@ class Llama2cTokenizer:
     before, after = list(range(-1, end - 1)), list(range(1, end + 1))
     heap: list[tuple[float, int, int, tuple[int, int]]] = []
 
-    def offer(left: int):
+    def offer(left: int) -> None:
       if left >= 0 and after[left] < end:
         pair = symbols[left], symbols[after[left]]
         found = self._merged(*pair)

@@ -73,7 +73,7 @@ class NoiseConfig:
   shift: bool = False
   blocks: str = "all"
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name, known in (("schedule", SCHEDULES), ("ratio", RATIOS), ("blocks", BLOCKS)):
       if getattr(self, name) not in known:
         raise UsageError(f"data.noise.{name}={getattr(self, name)!r}: choose one of {tuple(known)}")

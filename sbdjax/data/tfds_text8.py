@@ -60,7 +60,7 @@ class Text8(tfds.core.GeneratorBasedBuilder):
       yield number, dict(text=text[at : at + _RECORD_CHARACTERS])
 
 
-def prepare(data_dir: str, path: str = ""):
+def prepare(data_dir: str, path: str = "") -> None:
   """Writes the array_record files under `data_dir`, unless they are there.
 
   Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -119,9 +120,10 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
   for i in range(rows):
     start, stop = int(out.prompt_len_B[i]), int(out.length_B[i])
     end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[i]))
-    nfe = trunk_passes = int(out.nfe_B[i])
-    causal_passes = None if out.causal_passes_B is None else int(out.causal_passes_B[i])
-    if causal_passes is not None:
+    nfe: int | float = int(out.nfe_B[i])
+    trunk_passes = causal_passes = None
+    if out.causal_passes_B is not None and out.blocks is not None:
+      trunk_passes, causal_passes = int(out.nfe_B[i]), int(out.causal_passes_B[i])
       trunk, causal = out.blocks
       nfe = (trunk * trunk_passes + causal * causal_passes) / (trunk + causal)
     results.append(
@@ -138,7 +140,7 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
         finish="eos" if out.eos_B[i] else "length",
         seconds=seconds,
         batch_size=out.length_B.shape[0],
-        trunk_passes=None if causal_passes is None else trunk_passes,
+        trunk_passes=trunk_passes,
         causal_passes=causal_passes,
       )
     )
@@ -275,10 +277,10 @@ class Decoder:
       UsageError: the model cannot be decoded this way, or prompts are missing.
     """
     registry.check_model(method, self._lm)
-    given = dict(max_tokens=max_tokens, allow_empty=method.any_order)
-    for batch in batches(prompts, key, batch_size, self._limits, **given):
+    cut = functools.partial(batches, max_tokens=max_tokens, allow_empty=method.any_order)
+    for batch in cut(prompts, key, batch_size, self._limits):
       args = batch.arguments(method, params)
-      run = self._programs.find(args, lambda args=args: self._compile(args))
+      run = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       out = jax.block_until_ready(run(*args))
       seconds = time.perf_counter() - start

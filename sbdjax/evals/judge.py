@@ -8,7 +8,7 @@ sampler of bound gamma cannot reveal much more than 1 + gamma / H tokens per for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ class Judge:
     UsageError: a self-speculative model, which has no next-token distribution.
   """
 
-  def __init__(self, lm: LM, params, batch_size: int = 16):
+  def __init__(self, lm: LM | SigmaLM, params: Any, batch_size: int = 16):
     if isinstance(lm, SigmaLM):
       raise UsageError(
         "a self-speculative model cannot judge text: name an autoregressive checkpoint as judge"
@@ -63,7 +63,7 @@ class Judge:
     self.lm, self._params, self._batch_size = lm, params, batch_size
     self._run = jax.jit(self._forward)
 
-  def _forward(self, params, tokens_BxL):
+  def _forward(self, params: Any, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(nll, entropy) float32 [B, L - 1] of the tokens from the second on."""
     batch, length = tokens_BxL.shape
     hidden, _ = self.lm.apply(

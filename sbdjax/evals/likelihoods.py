@@ -14,10 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sbdjax.decode.any_order.mdm import Ancestral, predictor
+from sbdjax.decode.any_order.mdm import Ancestral, Predict, predictor
 from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.decode.method import need_mask_token
+from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
+from sbdjax.sigma_lm import SigmaLM
 
 
 class Measured(NamedTuple):
@@ -39,13 +42,18 @@ def _summary(name: str, log_prob_BxN, given_L) -> elbo.Estimate:
   return elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
 
 
+def _predictor(model: Pretrained) -> tuple[Predict, int]:
+  return predictor(model.lm), need_mask_token(model.lm, "it has no likelihood in any order")
+
+
 def any_order(
   model: Pretrained, rows: np.ndarray, keys: jax.Array, samples: int, given_L: np.ndarray
 ) -> Measured:
-  """The any-order bound: masked diffusion with one token a forward."""
+  """The any-order bound: masked diffusion with one token per forward."""
+  predict, mask_id = _predictor(model)
   run = jax.jit(
     lambda params, rows, keys: elbo.any_order(
-      predictor(model.lm), model.lm.config.mask_id, params, rows, keys, samples, given_L
+      predict, mask_id, params, rows, keys, samples, given_L
     )
   )
   estimate = _summary("any-order bound", run(model.params, rows, keys), given_L)
@@ -62,7 +70,7 @@ def in_steps(
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
   """The ancestral sampler with each number of steps."""
-  predict, mask_id = predictor(model.lm), model.lm.config.mask_id
+  predict, mask_id = _predictor(model)
 
   @jax.jit
   def run(params, rows, keys, num_steps):
@@ -87,16 +95,23 @@ def speculative(
   orders: int,
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
-  """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit."""
+  """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit.
+
+  Raises:
+    UsageError: a model that is not self-speculative.
+  """
+  lm = model.lm
+  if not isinstance(lm, SigmaLM):
+    raise UsageError("only a self-speculative model has a likelihood over orders")
   length = rows.shape[1]
   tables = [(Cosine(dtau)(length), n) for n, dtau in rules]
   run = jax.jit(
     lambda params, rows, keys: elbo.over_orders(
-      model.lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
+      lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
     )
   )
   found = jax.device_get(run(model.params, rows, keys))
-  blocks = model.lm.config.num_layers, model.lm.head.num_layers
+  blocks = lm.config.num_layers, lm.head.num_layers
   for i, (n, dtau) in enumerate(rules):
     name = "mean over random orders of exact log p(x given order)"
     estimate = _summary(name, found.log_prob[..., i], given_L)
@@ -112,7 +127,7 @@ def by_masks(
 
   Their mean is an estimate of the any-order bound (see `attainable`).
   """
-  predict, mask_id = predictor(model.lm), model.lm.config.mask_id
+  predict, mask_id = _predictor(model)
   targets, length = int(np.sum(~given_L)), rows.shape[1]
 
   @jax.jit

@@ -55,7 +55,7 @@ def open_workdir(path: str) -> pathlib.Path:
 
 def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str):
   """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it cannot."""
-  ours, theirs = model.tokenizer.vocab_size, judge.tokenizer.vocab_size
+  ours, theirs = model.need_tokenizer().vocab_size, judge.need_tokenizer().vocab_size
   if ours != theirs:
     raise UsageError(
       f"judge {name} has a vocabulary of {theirs} tokens, the decoded model one of {ours}: "

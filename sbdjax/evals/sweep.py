@@ -182,7 +182,7 @@ class Bench:
     Raises:
       DataError: fewer such documents than asked for.
     """
-    sweep, tokenizer = point.sweep, self.model(point.sweep.checkpoint).tokenizer
+    sweep, tokenizer = point.sweep, self.model(point.sweep.checkpoint).need_tokenizer()
     key = (point.data, sweep.split, sweep.prompt_tokens, sweep.num_prompts, tokenizer.vocab_size)
     if key not in self._prompts:
       corpus = load_corpus(point.data, sweep.split, tokenizer)

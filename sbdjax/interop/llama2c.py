@@ -92,7 +92,7 @@ def read(path: str | pathlib.Path) -> tuple[TransformerConfig, dict]:
 def _to_params(t: dict, c: TransformerConfig) -> dict:
   n, d, dh = c.num_layers, c.d_model, c.head_dim
 
-  def in_out(w):  # [N, out, in] -> [N, in, out]
+  def in_out(w: np.ndarray) -> np.ndarray:  # [N, out, in] -> [N, in, out]
     return np.ascontiguousarray(np.swapaxes(w, 1, 2))
 
   params = {

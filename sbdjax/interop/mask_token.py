@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
@@ -26,8 +28,8 @@ def add_mask_token(
 ) -> tuple[TransformerConfig, dict]:
   """Names a token the mask token: `token_id`, or a new row that is the mean of the others.
 
-  A model that has a mask token is returned as it is. Because losses and samplers take the mask
-  token out of every distribution, a new row changes no next-token probability.
+  A model that has a mask token is returned as it is. Because `LM.logits` leaves the mask token
+  out of every distribution, a new row changes no next-token probability.
 
   Args:
     token_id: a reserved token to use (see `find_reserved`); its row stays as it is.
@@ -48,7 +50,7 @@ def add_mask_token(
     return dataclasses.replace(config, mask_id=token_id), params
   rows = -(-max(used + 1, config.vocab_size) // multiple_of) * multiple_of
 
-  def extend(table):
+  def extend(table: Any) -> jax.Array:
     table = jnp.asarray(table)[:used]
     mean = jnp.mean(table.astype(jnp.float32), axis=0, keepdims=True).astype(table.dtype)
     return jnp.concatenate([table, jnp.repeat(mean, rows - used, axis=0)])

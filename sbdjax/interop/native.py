@@ -28,7 +28,7 @@ _KEY = "sbdjax"
 
 def write(
   path: str | os.PathLike, config: TransformerConfig, params: Mapping, settings: Mapping[str, Any]
-):
+) -> None:
   """Writes parameters and settings to one .safetensors file, whole or not at all.
 
   Args:

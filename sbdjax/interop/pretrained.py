@@ -44,6 +44,14 @@ class Pretrained(NamedTuple):
   tokenizer: tokenizers.Tokenizer | None
   generation: GenerationDefaults
 
+  def need_tokenizer(self) -> tokenizers.Tokenizer:
+    """Its tokenizer. Raises UsageError where it has none."""
+    if self.tokenizer is None:
+      raise UsageError(
+        "this checkpoint has no tokenizer files: put those of its model into its folder"
+      )
+    return self.tokenizer
+
 
 def load_pretrained(
   path: str | os.PathLike,
@@ -80,9 +88,11 @@ def load_pretrained(
   model = _open(path, dtype, mesh, attention)
   lm = model.lm
   if mesh is not None:
-    run = ("trunk", "target") if isinstance(lm, SigmaLM) else ("apply",)
-    changes: dict[str, Any] = {name: sharded.within(mesh, getattr(lm, name)) for name in run}
-    lm = lm._replace(**changes)
+    within = functools.partial(sharded.within, mesh)
+    if isinstance(lm, SigmaLM):
+      lm = lm._replace(trunk=within(lm.trunk), target=within(lm.target))
+    else:
+      lm = lm._replace(apply=within(lm.apply))
   return model._replace(lm=lm)
 
 

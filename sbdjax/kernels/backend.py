@@ -109,16 +109,9 @@ def _join(parts: tuple[Part, ...]) -> jax.Array:
   return arrays[0] if len(arrays) == 1 else jax.numpy.concatenate(arrays, axis=2)
 
 
-def _xla() -> Backend:
-  def attend(q, keys, values, plan):
-    return xla.attend(q, tuple(map(read, keys)), tuple(map(read, values)), plan)
-
-  return Backend(xla.plan, attend)
-
-
 # Imported when they are asked for: a device's kernels need a JAX that knows the device.
 _MAKE: dict[str, Callable[[], Backend]] = {
-  "xla": _xla,
+  "xla": lambda: Backend(xla.plan, xla.attend),
   "pallas_tpu": lambda: of_device(_kernels("tpu").DEVICE),
   "pallas_gpu": lambda: of_device(_kernels("gpu").DEVICE),
   "cudnn": lambda: _kernels("cudnn").BACKEND,

@@ -25,6 +25,10 @@ class Layer(NamedTuple):
   def shape(self) -> tuple[int, ...]:
     return self.buffer.shape[1:]
 
+  @property
+  def dtype(self):
+    return self.buffer.dtype
+
 
 Part = jax.Array | Layer
 
@@ -34,6 +38,15 @@ def read(part: Part) -> jax.Array:
   if isinstance(part, Layer):
     return jax.lax.dynamic_index_in_dim(part.buffer, part.index, keepdims=False)
   return part
+
+
+def read_slots(part: Part, start: jax.Array | int, size: int) -> jax.Array:
+  """Slots [start, start + size) of a part, [B, K, size, Dh]; nothing else of it is copied."""
+  if not isinstance(part, Layer):
+    return jax.lax.dynamic_slice_in_dim(part, start, size, axis=2)
+  _, *lead, _, channels = part.buffer.shape
+  at, sizes = (part.index, 0, 0, start, 0), (1, *lead, size, channels)
+  return jax.lax.dynamic_slice(part.buffer, at, sizes)[0]
 
 
 def as_layer(part: Part) -> Layer:

@@ -68,7 +68,7 @@ def from_bounds(bounds: jax.Array, num_keys: int, *, block_q: int, block_k: int)
   seen, full = cover(bounds, num_keys, block_q, block_k)
   columns = seen.swapaxes(1, 2), full.swapaxes(1, 2)
   sizes = (block_q, block_k, num_queries, num_keys)
-  return TileMap(bounds, *_lists(seen, full), *_lists(*columns), *sizes)
+  return TileMap(bounds, *lists(seen, full), *lists(*columns), *sizes)
 
 
 def interval_bounds(mask: masks.Mask, num_queries: int, num_keys: int) -> jax.Array:
@@ -95,8 +95,8 @@ def cover(
   return jnp.max(keys, axis=2) > 0, jnp.min(keys, axis=2) == block_k
 
 
-def _lists(seen: jax.Array, full: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """(count, tiles, full) of the tiles `seen` along the last axis."""
+def lists(seen: jax.Array, full: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """(count, tiles, full) of the tiles `seen` along the last axis, as a `TileMap` keeps them."""
   size = seen.shape[-1]
   count = jnp.sum(seen, axis=-1, dtype=jnp.int32)
   index = jnp.arange(size, dtype=jnp.int32)

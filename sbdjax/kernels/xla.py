@@ -1,54 +1,95 @@
-"""Attention in plain XLA that follows the structure of the mask.
+"""Attention in plain XLA: which of two ways to compute it, by sizes known before the program runs.
 
-The rule's static tiles say which key ranges a tile of queries can see at all; only those are
-multiplied, and the exact (possibly traced) intervals mask what is left. For the SBD training mask
-over 2L tokens this is about a third of the dense 2L x 2L product.
+xla_tiles   the mask's static tiles, unrolled: short texts, small caches
+xla_loop    loops over the tiles that are needed: long texts, and the used part of a cache
 """
 
 from __future__ import annotations
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from sbdjax import masks
+from sbdjax import masks, pytree
+from sbdjax.kernels import tile_map, xla_loop, xla_tiles
+from sbdjax.kernels.parts import Part
+from sbdjax.kernels.xla_loop import Visits
 
-_NEG = -1e30
+# Up to this many (query, key) pairs the unrolled tiles are faster, and their scores are small.
+MAX_PAIRS = 2**19
+
+# Windows up to this many tokens are one tile of queries, and read a cache in chunks: as many slots
+# as stay in a core's own cache, keys and values and their copies. Caches of fewer bytes are read
+# whole: a loop costs more to run than it saves.
+MAX_WINDOW = 64
+CHUNKS = (64, 128, 256, 512)
+_CHUNK_BYTES = 256 * 1024
+_MIN_CACHE_BYTES = 192 * 1024
+
+# Queries and keys in a tile of longer texts. Less of a small tile is hidden; of a large one, less
+# of the time goes into running the loop.
+_FEW_QUERIES, _SMALL_BLOCK, _BLOCK = 2048, 64, 128
 
 
-@flax.struct.dataclass
+@pytree.dataclass
 class Plan:
-  """A mask prepared once a forward and shared by all layers.
+  """A mask prepared once per forward, for every way that `attend` may take.
+
+  XLA drops what is not used.
 
   Attributes:
-    tiles: static bounds of every query tile.
-    visible: for each tile, bool [B or 1, t, s]: what its queries see of the keys in its bounds.
+    tiles: for `xla_tiles`; None where there are too many pairs.
+    loops: for `xla_loop`, the visits of each part: under the slots in a chunk of the cache for
+      windows, under 0 for longer texts.
   """
 
-  tiles: tuple[masks.Tile, ...] = flax.struct.field(pytree_node=False)
-  visible: tuple[jax.Array, ...]
-
-
-def tile_size(num_queries: int) -> int:
-  """Queries a tile: at least 32, and at most eight tiles: compile time grows with them."""
-  return max(32, -(-num_queries // 8))
+  tiles: xla_tiles.Plan | None
+  loops: dict[int, tuple[Visits, ...]]
 
 
 def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
-  """Prepares `mask` for `attend` on T queries and S keys."""
-  intervals = mask.intervals(num_queries, num_keys)
-  tiles, visible = [], []
-  for tile in mask.tiles(num_queries, num_keys, tile_size(num_queries)):
-    keys = tuple((a, b) for a, b in tile.keys if b > a)
-    rows = tuple(x[:, tile.start : tile.stop] for x in intervals)
-    index_S = jnp.concatenate([jnp.arange(a, b, dtype=jnp.int32) for a, b in keys])
-    tiles.append(masks.Tile(tile.start, tile.stop, keys))
-    visible.append(masks.visible(rows, index_S))
-  return Plan(tuple(tiles), tuple(visible))
+  """Prepares `mask` for `attend` on T queries and S keys.
+
+  Where S > T and there are many pairs or T is a window, the parts are the S - T slots of a cache
+  and the T new keys.
+  """
+  slots, few = num_keys - num_queries, num_queries * num_keys <= MAX_PAIRS
+  tiles = xla_tiles.plan(mask, num_queries, num_keys) if few else None
+  if slots and num_queries <= MAX_WINDOW:
+    blocks = {chunk: (num_queries, chunk) for chunk in CHUNKS if chunk <= slots}
+  else:
+    blocks = {} if few else {0: block_sizes(num_queries)}
+  if not blocks:
+    return Plan(tiles, {})
+  bounds = tile_map.interval_bounds(mask, num_queries, num_keys)
+  new = (jnp.maximum(bounds - slots, 0), num_queries)
+  ranges = ((jnp.minimum(bounds, slots), slots), new) if slots else (new,)
+
+  def visits(block_q, block_k):
+    return tuple(
+      xla_loop.visits(inside, size, block_q=block_q, block_k=block_k) for inside, size in ranges
+    )
+
+  return Plan(tiles, {key: visits(*sizes) for key, sizes in blocks.items()})
+
+
+def block_sizes(num_queries: int) -> tuple[int, int]:
+  """Queries and keys in a tile of a text longer than a window; all tiles are about as full."""
+  block = _SMALL_BLOCK if num_queries <= _FEW_QUERIES else _BLOCK
+  per_tile = -(-num_queries // -(-num_queries // block))
+  return -(-per_tile // 8) * 8, block
+
+
+def chunk_size(cache: Part) -> int:
+  """Slots in a chunk of a cache [B, K, S, Dh] that a window reads; 0: all slots at once."""
+  batch, kv_heads, slots, head_dim = cache.shape
+  slot_bytes = batch * kv_heads * head_dim * cache.dtype.itemsize
+  fitting = [chunk for chunk in CHUNKS if chunk * slot_bytes <= _CHUNK_BYTES]
+  chunk = max(fitting, default=min(CHUNKS))
+  return 0 if slots < 2 * chunk or slots * slot_bytes < _MIN_CACHE_BYTES else chunk
 
 
 def attend(
-  q_BxHxTxDh: jax.Array, keys: tuple[jax.Array, ...], values: tuple[jax.Array, ...], plan: Plan
+  q_BxHxTxDh: jax.Array, keys: tuple[Part, ...], values: tuple[Part, ...], plan: Plan
 ) -> jax.Array:
   """Scaled dot-product attention, softmax in float32; a row that sees nothing gives zeros.
 
@@ -62,80 +103,9 @@ def attend(
   Returns:
     [B, H, T, Dh] in the dtype of `q`.
   """
-  outputs = []
-  for tile, visible in zip(plan.tiles, plan.visible, strict=True):
-    pieces = _pieces(tile.keys, [k.shape[2] for k in keys])
-    k_parts = [keys[i][:, :, a:b] for i, a, b in pieces]
-    v_parts = [values[i][:, :, a:b] for i, a, b in pieces]
-    outputs.append(
-      _attend_tile(q_BxHxTxDh[:, :, tile.start : tile.stop], k_parts, v_parts, visible)
-    )
-  return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
-
-
-def _pieces(spans, sizes) -> list[tuple[int, int, int]]:
-  """Global key ranges as (part, start, stop) local ranges, in order."""
-  pieces, offset = [], 0
-  bounds = []
-  for size in sizes:
-    bounds.append((offset, offset + size))
-    offset += size
-  for a, b in spans:
-    for i, (lo, hi) in enumerate(bounds):
-      start, stop = max(a, lo), min(b, hi)
-      if start < stop:
-        pieces.append((i, start - lo, stop - lo))
-  return pieces
-
-
-def _attend_tile(q_BxHxTxDh, k_parts, v_parts, visible_BxTxS):
-  b, h, t, dh = q_BxHxTxDh.shape
-  kv_heads = k_parts[0].shape[1]
-  group = h // kv_heads
-  # Fold the query group into the rows: one [G*T, Dh] x [Dh, S] product a KV head.
-  q = (q_BxHxTxDh * (dh**-0.5)).reshape(b, kv_heads, group * t, dh)
-  visible = jnp.tile(visible_BxTxS[:, None], (1, 1, group, 1))
-  return _softmax_attention(q, tuple(k_parts), tuple(v_parts), visible).reshape(b, h, t, dh)
-
-
-@jax.custom_vjp
-def _softmax_attention(q_BxKxRxDh, ks, vs, visible_Bx1xRxS):
-  """softmax(q k^T) v over key parts. Autodiff would keep four arrays of the size of the scores
-  and pass over them many times; the hand-written backward keeps the probabilities alone."""
-  return _softmax_attention_fwd(q_BxKxRxDh, ks, vs, visible_Bx1xRxS)[0]
-
-
-def _softmax_attention_fwd(q, ks, vs, visible):
-  scores = [jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32) for k in ks]
-  scores = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
-  scores = jnp.where(visible, scores, _NEG)
-  top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), _NEG / 2)  # no key: all weights 0
-  weights = jnp.exp(scores - top)
-  total = jnp.sum(weights, axis=-1, keepdims=True)
-  probs = (weights / jnp.maximum(total, 1e-30)).astype(q.dtype)
-  out = sum(jnp.einsum("bkqs,bksd->bkqd", p, v) for p, v in zip(_split(probs, vs), vs, strict=True))
-  return out, (q, ks, vs, probs, out)
-
-
-def _softmax_attention_bwd(residuals, d_out):
-  q, ks, vs, probs, out = residuals
-  delta = jnp.sum((d_out * out).astype(jnp.float32), axis=-1, keepdims=True)
-  d_q, d_ks, d_vs = 0.0, [], []
-  for k, v, p in zip(ks, vs, _split(probs, vs), strict=True):
-    d_p = jnp.einsum("bkqd,bksd->bkqs", d_out, v, preferred_element_type=jnp.float32)
-    d_scores = (p * (d_p - delta)).astype(q.dtype)
-    d_q = d_q + jnp.einsum("bkqs,bksd->bkqd", d_scores, k)
-    # The small operand goes first: it is the one a contraction over queries has to transpose.
-    d_ks.append(jnp.einsum("bkqd,bkqs->bkds", q, d_scores).swapaxes(2, 3))
-    d_vs.append(jnp.einsum("bkqd,bkqs->bkds", d_out, p).swapaxes(2, 3))
-  return d_q, tuple(d_ks), tuple(d_vs), None
-
-
-def _split(probs, parts):
-  """`probs` cut along S into the sizes of the key parts."""
-  sizes = [x.shape[2] for x in parts]
-  edges = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
-  return jnp.split(probs, edges, axis=-1)
-
-
-_softmax_attention.defvjp(_softmax_attention_fwd, _softmax_attention_bwd)
+  chunk = 0 if 0 in plan.loops or not plan.loops else chunk_size(keys[0])
+  if plan.tiles is None and chunk not in plan.loops:  # a very long cache of very few numbers
+    chunk = max(plan.loops)
+  if chunk in plan.loops:
+    return xla_loop.attend(q_BxHxTxDh, keys, values, plan.loops[chunk])
+  return xla_tiles.attend(q_BxHxTxDh, keys, values, plan.tiles)

@@ -22,6 +22,8 @@ from sbdjax import checks
 from sbdjax.likelihood import ssmd
 from sbdjax.sigma_lm import SigmaLM, in_order
 
+Array = jax.Array | np.ndarray
+
 
 def pass_log_probs(
   model: SigmaLM,
@@ -59,7 +61,7 @@ def pass_log_probs(
 
   def passes(revealed_B: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = lambda x_L: jnp.broadcast_to(x_L, (chunk, length))
-    noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, model.config.mask_id)
+    noisy = jnp.where(rank_L < revealed_B[:, None], tokens_L, model.mask_id)
     hidden = model.trunk(params, noisy)
     equal_at = revealed_B if first_equal else None
     target = model.target(params, rows(tokens_L), hidden, rows(sigma_L), equal_at_B=equal_at)
@@ -71,7 +73,7 @@ def pass_log_probs(
   return jax.tree.map(lambda x: x.reshape(count, length)[:length], out)
 
 
-def _check_texts(tokens_BxL: jax.Array, keys_B: jax.Array, given_L: jax.Array | None) -> None:
+def _check_texts(tokens_BxL: Array, keys_B: jax.Array, given_L: Array | None) -> None:
   """Raises UsageError unless these are texts, a key for each, and a place of theirs each."""
   sizes: dict[str, int] = {}
   checks.array("tokens_BxL", tokens_BxL, "integer", sizes)
@@ -83,12 +85,12 @@ def _check_texts(tokens_BxL: jax.Array, keys_B: jax.Array, given_L: jax.Array | 
 def over_orders(
   model: SigmaLM,
   params: Any,
-  tokens_BxL: jax.Array,
+  tokens_BxL: Array,
   keys_B: jax.Array,
-  rules: Sequence[tuple[jax.Array, float]],
+  rules: Sequence[tuple[Array, float]],
   *,
   num_orders: int = 1,
-  given_L: jax.Array | None = None,
+  given_L: Array | None = None,
   **settings: Any,
 ) -> ssmd.Totals:
   """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
@@ -128,10 +130,10 @@ def any_order(
   predict: Callable[..., jax.Array],
   mask_id: int,
   params: Any,
-  tokens_BxL: jax.Array,
+  tokens_BxL: Array,
   keys_B: jax.Array,
   num_samples: int = 1,
-  given_L: jax.Array | None = None,
+  given_L: Array | None = None,
 ) -> jax.Array:
   """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
 
@@ -184,12 +186,12 @@ def over_plans(
   predict: Callable[..., jax.Array],
   mask_id: int,
   params: Any,
-  tokens_BxL: jax.Array,
+  tokens_BxL: Array,
   keys_B: jax.Array,
   plan: Callable[[jax.Array, jax.Array], jax.Array],
   *,
   num_plans: int = 1,
-  given_L: jax.Array | None = None,
+  given_L: Array | None = None,
 ) -> PlanTotals:
   """log p(x | plan) of texts, where a plan says in which step of the sampler a token is revealed.
 

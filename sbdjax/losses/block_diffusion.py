@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch, need_mask_token
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.ntp import documents
 
@@ -101,14 +101,13 @@ class BlockDiffusionLoss(Loss):
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
     check_batch(batch)
-    if lm.config.mask_id is None:
-      raise UsageError("the block_diffusion loss needs a model with a mask token: set mask_id")
+    mask_id = need_mask_token(lm, "block_diffusion")
     keys_B = corruption.example_keys(key, batch["example_id"])
     noise = corruption.mask_blocks(
       keys_B,
       batch["tokens"],
       target_weights(batch) > 0,
-      lm.config.mask_id,
+      mask_id,
       self.block_size,
       low=self.noise_min,
       high=self.noise_max,

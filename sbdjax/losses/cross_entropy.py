@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from sbdjax.errors import UsageError
 CHUNK = 1024
 
 
-def check_chunk(chunk: int):
+def check_chunk(chunk: int) -> None:
   """A loss setting's `chunk` must be usable.
 
   Raises:
@@ -43,7 +44,7 @@ def token_nll(
     nll float32 [B, L] in nats, and correct bool [B, L] (the argmax is the target).
   """
 
-  def nll(hidden_nxD, targets_n):
+  def nll(hidden_nxD: jax.Array, targets_n: jax.Array) -> tuple[jax.Array, jax.Array]:
     logits = logits_fn(hidden_nxD)
     picked = jnp.take_along_axis(logits, targets_n[:, None], axis=-1)[:, 0]
     return jax.nn.logsumexp(logits, axis=-1) - picked, jnp.argmax(logits, -1) == targets_n
@@ -51,7 +52,7 @@ def token_nll(
   return in_chunks(nll, chunk, hidden_BxLxD, targets_BxL)
 
 
-def in_chunks(fn: Callable, chunk: int, *arrays: jax.Array):
+def in_chunks(fn: Callable, chunk: int, *arrays: jax.Array) -> Any:
   """`fn` of the tokens of [B, L, ...] arrays, `chunk` at a time, recomputed in the backward pass.
 
   Args:

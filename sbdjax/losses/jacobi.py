@@ -175,7 +175,7 @@ def token_kl(
     soft cross-entropy, which has the same gradient), and bool [B, M]: both have the same argmax.
   """
 
-  def one(student_nxD, teacher_nxD):
+  def one(student_nxD: jax.Array, teacher_nxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     student = logits_fn(student_nxD)
     teacher = jax.lax.stop_gradient(logits_fn(teacher_nxD))
     log_q = jax.nn.log_softmax(student / temperature, axis=-1)

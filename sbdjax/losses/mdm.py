@@ -26,7 +26,7 @@ from sbdjax import corruption, masks
 from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, L, Loss, Metrics, check_batch
+from sbdjax.losses.base import Batch, L, Loss, Metrics, check_batch, need_mask_token
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.nn.embedding import as_padding
 
@@ -80,8 +80,6 @@ class MDMLoss(Loss):
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
     check_batch(batch)
-    if lm.config.mask_id is None:
-      raise UsageError("the mdm loss needs a model with a mask token: set model.mask_id")
     return loss_on(self, lm, params, batch, draw_order(batch, key, self.schedule))
 
   def evaluated(self) -> MDMLoss:
@@ -126,7 +124,7 @@ def loss_on(
 ) -> tuple[jax.Array, jax.Array, Metrics]:
   """The loss of a given order; the other arguments and what is returned are those of `Loss`."""
   tokens, masked, length_B = batch["tokens"], order.hidden_places(), text_length(batch)
-  noisy = jnp.where(masked, lm.config.mask_id, tokens)
+  noisy = jnp.where(masked, need_mask_token(lm, "mdm"), tokens)
   hidden, _ = lm.apply(
     params,
     as_padding(noisy, length_B, lm.config.pad_id),

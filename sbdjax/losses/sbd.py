@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch, need_mask_token
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.ntp import documents, shifted
 
@@ -83,17 +83,14 @@ class SBDLoss(Loss):
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
     check_batch(batch)
-    if lm.config.mask_id is None:
-      raise UsageError("the SBD loss needs a model with a mask token: set model.mask_id")
+    mask_id = need_mask_token(lm, "SBD")
     key_size, key_noise = jax.random.split(key)
     # Drawn from the step's key alone: every device and example of a step shares one k.
     block_size = jax.random.randint(
       key_size, (), self.block_size_min, self.block_size_max + 1, jnp.int32
     )
     keys_B = corruption.example_keys(key_noise, batch["example_id"])
-    noise = corruption.mask_at_random(
-      keys_B, batch["tokens"], lm.config.mask_id, self.full_mask_fraction
-    )
+    noise = corruption.mask_at_random(keys_B, batch["tokens"], mask_id, self.full_mask_fraction)
     return loss_on(self, lm, params, batch, *noise, block_size)
 
 

@@ -77,7 +77,7 @@ def loss_on(
 ) -> tuple[jax.Array, jax.Array, Metrics]:
   """The loss of a given order; the other arguments and what is returned are those of `Loss`."""
   tokens, rows = batch["tokens"], len(batch["tokens"])
-  noisy = jnp.where(order.hidden_places(), lm.config.mask_id, tokens)
+  noisy = jnp.where(order.hidden_places(), lm.mask_id, tokens)
   hidden = lm.trunk(params, noisy, length_B=text_length(batch))
   equal_at = order.revealed if settings.first_equal else None
   target = lm.target(params, tokens, hidden, order.sigma, equal_at_B=equal_at)
@@ -92,7 +92,8 @@ def loss_on(
   total, count = jnp.sum(batch["weights"]), jnp.sum(weights)
   factor_B = row_weights(settings.weighting, settings.schedule, order)
   bound_B = row_weights("bound", settings.schedule, order)
-  loss, metrics = jnp.zeros(()), {}
+  loss = jnp.zeros(())
+  metrics: Metrics = {}
   for name, rows_of in (("draft", slice(rows)), ("target", slice(rows, None))):
     nll_B = jnp.sum(nll[rows_of] * weights, axis=1)
     term = jnp.sum(nll_B * factor_B)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import checks, pytree
-from sbdjax.masks.rule import Full, Tile, chunks, iota, rows_of
+from sbdjax.masks.rule import Full, Intervals, Tile, chunks, iota, rows_of
 
 
 @pytree.dataclass
@@ -25,13 +25,13 @@ class OpenBlock:
   def __post_init__(self) -> None:
     checks.fields(self)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     del num_keys
     i_T = iota(num_queries)
     boundary, end = self.boundary_B[:, None], self.end_B[:, None]
     return rows_of(0, jnp.where(i_T < boundary, i_T + 1, end), 0, 0)
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     return Full().tiles(num_queries, num_keys, size)
 
 
@@ -60,7 +60,7 @@ class Cached:
   def __post_init__(self) -> None:
     checks.fields(self)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     capacity = num_keys - num_queries
     j_T = iota(num_queries)
     end_T = jnp.where(j_T < self.num_causal, j_T + 1, num_queries)
@@ -71,7 +71,7 @@ class Cached:
       capacity + end_T,
     )
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     capacity = num_keys - num_queries
     tiles = []
     for a, b in chunks(0, num_queries, size):
@@ -105,7 +105,7 @@ class DraftTree:
   def __post_init__(self) -> None:
     checks.fields(self)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     new = num_keys - num_queries  # index of the first new token
     j_C = iota(self.chain)
     in_chain = rows_of(0, self.length_B[:, None], new, new + 1 + j_C, *(4 * [jnp.zeros_like(j_C)]))
@@ -127,7 +127,7 @@ class DraftTree:
     )
     return tuple(jnp.concatenate([c, g], axis=1) for c, g in zip(in_chain, in_groups, strict=True))
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     return Full().tiles(num_queries, num_keys, size)
 
 
@@ -159,7 +159,7 @@ class Branches:
   def __post_init__(self) -> None:
     checks.fields(self)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     columns = num_queries // self.branches
     column_T = np.tile(np.arange(columns), self.branches)
     first_T = num_keys - num_queries + np.arange(num_queries) - column_T
@@ -175,7 +175,7 @@ class Branches:
       0, self.length_B[:, None], first_T + self.lead, first_T + jnp.minimum(stop, columns)
     )
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     new, columns = num_keys - num_queries, num_queries // self.branches
     return [
       Tile(a, b, ((0, new), (new + a // columns * columns, new + -(-b // columns) * columns)))

@@ -59,7 +59,7 @@ class SBDTrain:
   documents: Documents | None = None
   max_block_size: int = pytree.static(default=16)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     length = num_queries // 2
     del num_keys
     i_L = iota(length)
@@ -68,7 +68,7 @@ class SBDTrain:
     masked = _open_blocks(length, self.block_size, self.documents)
     return tuple(jnp.concatenate([c, m], axis=1) for c, m in zip(clean, masked, strict=True))
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     del num_keys
     length, reach = num_queries // 2, self.max_block_size - 1
     clean = [Tile(a, b, ((0, b),)) for a, b in chunks(0, length, size)]
@@ -101,14 +101,14 @@ class BlockDiffusionTrain:
   documents: Documents | None = None
   max_block_size: int = pytree.static(default=16)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     del num_keys
     length = num_queries // 2
     clean = BlockCausal(self.block_size, self.documents).intervals(length, length)
     noisy = _open_blocks(length, self.block_size, self.documents)
     return tuple(jnp.concatenate([c, n], axis=1) for c, n in zip(clean, noisy, strict=True))
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     fields = (self.block_size, self.documents, self.max_block_size)
     length = num_queries // 2
     noisy = SBDTrain(*fields).tiles(num_queries, num_keys, size)
@@ -156,14 +156,14 @@ class JacobiTrain:
     columns = self.num_noisy if self.window is None else self.window * self.block_size
     return j // columns * columns
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
     j_M = iota(self.num_noisy)
     from_M = self._first_of_window(j_M)
     noisy = rows_of(0, self.start_B[:, None] + from_M, first + from_M, first + j_M + 1)
     return _stack(causal_rows(clean), noisy)
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
     longest = first - self.num_noisy  # the largest `start`
     return Causal().tiles(clean, clean, size) + [
@@ -200,7 +200,7 @@ class JacobiTrainCleanWindow:
     columns = self.window * self.block_size
     return j // columns * columns, j // self.block_size * self.block_size
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
     j_M = iota(self.num_noisy)
     start, (window_M, block_M) = self.start_B[:, None], self._edges(j_M)
@@ -216,7 +216,7 @@ class JacobiTrainCleanWindow:
     )
     return _stack(causal_rows(clean, num_intervals=4), noisy)
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     clean, first = num_queries - self.num_noisy, num_keys - self.num_noisy
     longest = first - self.num_noisy
     tiles = Causal().tiles(clean, clean, size)

@@ -57,7 +57,7 @@ class TransformerConfig:
     qkv_bias: biases on q, k, v (Qwen2, GPT-2, ESM-2).
     qk_norm: RMSNorm over each head's q and k before the rotation (Qwen3).
     mask_id: id of the mask token, or None for a model without one. It can be an input, never a
-      prediction: losses and samplers take it out of every distribution.
+      prediction: `LM.logits` leaves it out.
     param_dtype: dtype parameters are stored in.
     compute_dtype: dtype of activations; norms, softmax and logits are float32 always.
     remat: what the backward pass may keep of a layer: "none", "dots", "attention" or "full".

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from sbdjax.nn.config import TransformerConfig
-from sbdjax.nn.linear import linear
+from sbdjax.nn.linear import linear, weight
 
 
-def dense_init(fan_in: int):
+def dense_init(fan_in: int) -> nn.initializers.Initializer:
   """Normal with variance 1 / fan_in."""
   return nn.initializers.normal(stddev=fan_in**-0.5)
 
@@ -21,7 +23,7 @@ class RMSNorm(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     c = self.config
     scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), c.param_dtype)
     x32 = x.astype(jnp.float32)
@@ -35,7 +37,7 @@ class LayerNorm(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     c = self.config
     scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), c.param_dtype)
     bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],), c.param_dtype)
@@ -48,12 +50,12 @@ class LayerNorm(nn.Module):
 NORMS = {"rms": RMSNorm, "layer": LayerNorm}
 
 
-def make_norm(config: TransformerConfig, **kwargs) -> nn.Module:
+def make_norm(config: TransformerConfig, **kwargs: Any) -> nn.Module:
   """The norm of `config.norm`; `kwargs` as of any module (name)."""
   return NORMS[config.norm](config, **kwargs)
 
 
-def gelu(x):
+def gelu(x: jax.Array) -> jax.Array:
   """x Phi(x), exactly (by the error function)."""
   return nn.gelu(x, approximate=False)
 
@@ -68,14 +70,13 @@ class MLP(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     c = self.config
     activation, gated = MLPS[c.mlp]
 
-    def project(name, x, features, fan_in):
+    def project(name: str, x: jax.Array, features: int, fan_in: int) -> jax.Array:
       shape = (x.shape[-1], features)
-      kernel = self.param(f"{name}_kernel", dense_init(fan_in), shape, c.param_dtype)
-      y = linear(x, kernel.astype(x.dtype))
+      y = linear(x, weight(self, f"{name}_kernel", dense_init(fan_in), shape, c.param_dtype))
       if not c.mlp_bias:
         return y
       bias = self.param(f"{name}_bias", nn.initializers.zeros, (features,), c.param_dtype)

@@ -24,7 +24,7 @@ class RopeScaling:
   high_freq_factor: float
   original_max_position: int
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if not self.high_freq_factor > self.low_freq_factor > 0 or self.factor <= 0:
       raise UsageError(
         "rope_scaling needs factor > 0 and high_freq_factor > low_freq_factor > 0, got "

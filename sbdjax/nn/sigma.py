@@ -17,9 +17,10 @@ from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.kernels import backend
 from sbdjax.nn import rope
+from sbdjax.nn.config import TransformerConfig
+from sbdjax.nn.layers import run_layers
 from sbdjax.nn.linear import linear
 from sbdjax.nn.parts import dense_init, make_norm
-from sbdjax.nn.transformer import TransformerConfig, per_layer, stack
 
 # (here, next) positions of a track -> that of the second half of its key.
 KEY_POSITIONS = {
@@ -50,7 +51,7 @@ class HeadConfig:
   output_residual: bool = True
   key_positions: str = "own"
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.key_positions not in KEY_POSITIONS:
       raise UsageError(
         f"head.key_positions={self.key_positions!r}: choose one of {tuple(KEY_POSITIONS)}"
@@ -113,7 +114,15 @@ class SigmaHead(nn.Module):
   attention: str = "xla"
 
   @nn.compact
-  def __call__(self, embedded_BxLxD, here_BxLxD, next_BxLxD, here_BxL, next_BxL, keys_B=None):
+  def __call__(
+    self,
+    embedded_BxLxD: jax.Array,
+    here_BxLxD: jax.Array,
+    next_BxLxD: jax.Array,
+    here_BxL: jax.Array,
+    next_BxL: jax.Array,
+    keys_B: jax.Array | None = None,
+  ) -> jax.Array:
     """One pass over sequences in generation order.
 
     Args:
@@ -138,9 +147,8 @@ class SigmaHead(nn.Module):
     turns = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(masks.Causal(), length, length)
-    of_layers = per_layer(c, keys_B)
-    x_BxLxD, _ = stack(c)(c, False, attention.attend, name="layers")(
-      x_BxLxD, of_layers, None, turns, plan
+    x_BxLxD, _ = run_layers(
+      self, c, attention.attend, x_BxLxD, keys_B=keys_B, cached_kv=None, turns=turns, plan=plan
     )
     init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
-from sbdjax.train.step import LossFn
+from sbdjax.losses.base import Batch, LossFn, Metrics
 
 # Apart from the noise of the losses, which fold example ids into the key of the step itself.
 _STREAM = 0x64726F70
@@ -16,7 +18,9 @@ def with_dropout(loss_fn: LossFn) -> LossFn:
   The rows that the loss puts through the model must be those of the batch.
   """
 
-  def dropped(lm, params, batch, key):
+  def dropped(
+    lm: Any, params: Any, batch: Batch, key: jax.Array
+  ) -> tuple[jax.Array, jax.Array, Metrics]:
     stream = jax.random.fold_in(key, _STREAM)
     keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream, batch["example_id"])
     return loss_fn(lm.dropping(keys_B), params, batch, key)

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from sbdjax.errors import UsageError
+from sbdjax.losses.base import LossFn
 from sbdjax.losses.cross_entropy import CHUNK
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout
-from sbdjax.train.step import LossFn, TrainStepConfig, make_train_step
+from sbdjax.train.step import TrainStepConfig, make_train_step
 from sbdjax.train.trainer import TrainConfig
 
 
@@ -98,7 +99,7 @@ def needs(
   check_batch(config.batch_size, config.accumulation, layout.batch_shards)
   optimizer = make_optimizer(optim, config.steps)
 
-  def make():
+  def make() -> state_lib.TrainState:
     key = jax.random.key(config.seed)
     return state_lib.create(lm.init(key), optimizer.tx, key, ema=config.ema_decay > 0)
 

@@ -77,7 +77,7 @@ class OptimConfig:
   clip_norm: float = 1.0
   frozen: str = ""
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     try:
       re.compile(self.frozen)
     except re.error as e:

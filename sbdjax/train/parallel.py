@@ -60,7 +60,7 @@ class ParallelConfig:
   tensor: int = 1
   distributed: bool = False
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     if self.mode not in LAYOUTS:
       raise UsageError(f"parallel.mode={self.mode!r}: choose one of {tuple(LAYOUTS)}")
     for name in AXES:
@@ -89,7 +89,7 @@ class Layout(NamedTuple):
   batch_shards: int
   shardings: Callable[[Any], Any]
   place: Callable[[dict[str, np.ndarray]], dict[str, Any]]
-  compile_train: Callable[[Callable, Any], Callable]
+  compile_train: Callable[[Callable, Any], Any]
   compile_eval: Callable[[Callable, Any], Callable]
 
 
@@ -105,7 +105,9 @@ def initialize_distributed() -> None:
   """
   names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
   try:
-    given = {key: int(os.environ[name]) for key, name in names.items() if name in os.environ}
+    given: dict[str, Any] = {
+      key: int(os.environ[name]) for key, name in names.items() if name in os.environ
+    }
     jax.distributed.initialize(**given)
   except ValueError as e:
     raise UsageError(

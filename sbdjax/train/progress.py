@@ -63,8 +63,8 @@ class Bar:
     self._bar.start()
 
   def update(self, step: int, values: dict[str, float] | None = None) -> None:
-    description = {} if values is None else {"description": describe(values)}
-    self._bar.update(self._task, completed=step, **description)
+    description = None if values is None else describe(values)  # None: as it was
+    self._bar.update(self._task, completed=step, description=description)
 
   def note(self, text: str) -> None:
     self._bar.console.print(text, highlight=False, markup=False)

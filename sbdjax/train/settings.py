@@ -111,7 +111,7 @@ def parse_settings(config: Section) -> Settings:
   loss = dict(fields["loss"])
   loss_name = loss.pop("name")
   given = fields | {"loss": loss}
-  built = {
+  built: dict[str, Any] = {
     name: to_dataclass(cls, given.get(name, {}), name)
     for name, cls in sections.items()
     if name != "model"

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
 
+from sbdjax import pytree
+
 PyTree = Any
 
 
-@flax.struct.dataclass
-class TrainState:
+@pytree.dataclass
+class TrainState(pytree.Struct):
   """State of a run after `step` updates.
 
   Attributes:

@@ -36,11 +36,11 @@ class TrainStepConfig:
       raise UsageError(f"train.ema_decay must lie in [0, 1), got {self.ema_decay}")
 
 
-def _reduce(tree, axis_name):
+def _reduce(tree: Any, axis_name: str | None) -> Any:
   return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 
-def _accumulate(sums_of: Callable, params: Any, batch: Batch, parts: int):
+def _accumulate(sums_of: Callable, params: Any, batch: Batch, parts: int) -> tuple[Any, Metrics]:
   """Gradients and sums over `parts` microbatches, in float32.
 
   Microbatch i holds the examples i, i + parts, ...: with the batch sharded over devices in
@@ -52,7 +52,7 @@ def _accumulate(sums_of: Callable, params: Any, batch: Batch, parts: int):
     lambda x: jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0), batch
   )
 
-  def add(total, part):
+  def add(total: Any, part: Batch) -> tuple[Any, Metrics]:
     grads, metrics = sums_of(params, part)
     return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, grads), metrics
 
@@ -87,14 +87,16 @@ def make_train_step(
     clipping) and "learning_rate".
   """
 
-  def train_step(state: TrainState, batch: Batch, *, axis_name: str | None = None):
+  def train_step(
+    state: TrainState, batch: Batch, *, axis_name: str | None = None
+  ) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(state.key, state.step)
 
-    def loss_sum(params, part):
+    def loss_sum(params: Any, part: Batch) -> tuple[jax.Array, Metrics]:
       total, weight, metrics = loss_fn(lm, optimizer.freeze(params), part, key)
       return total, {**metrics, "loss": (total, weight)}
 
-    def sums_of(params, part):
+    def sums_of(params: Any, part: Batch) -> tuple[Any, Metrics]:
       return jax.grad(loss_sum, has_aux=True)(params, part)
 
     grads, metrics = _accumulate(sums_of, state.params, batch, config.accumulation)
@@ -130,7 +132,9 @@ def make_eval_step(lm: Any, loss_fn: LossFn) -> Callable[..., Metrics]:
   curve shows the model and not the draw.
   """
 
-  def eval_step(params: Any, batch: Batch, key: jax.Array, *, axis_name: str | None = None):
+  def eval_step(
+    params: Any, batch: Batch, key: jax.Array, *, axis_name: str | None = None
+  ) -> Metrics:
     total, weight, metrics = loss_fn(lm, params, batch, key)
     return _reduce({**metrics, "loss": (total, weight)}, axis_name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import math
 import os
@@ -94,7 +95,8 @@ KINDS = {
 }
 
 
-class Target(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Target:
   """Where a program is to be compiled for.
 
   Attributes:

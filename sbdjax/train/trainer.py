@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 
 from sbdjax.errors import DivergedError, UsageError
+from sbdjax.losses.base import LossFn
 from sbdjax.train import metrics as metrics_lib
 from sbdjax.train import state as state_lib
 from sbdjax.train.checkpoints import Checkpointer
@@ -23,7 +24,7 @@ from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
 from sbdjax.train.progress import Progress, make_progress
 from sbdjax.train.state import TrainState
-from sbdjax.train.step import LossFn, TrainStepConfig, make_eval_step, make_train_step
+from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
 from sbdjax.train.stop import StopSignals
 
 DONE = "DONE"
@@ -60,7 +61,7 @@ class TrainConfig:
   max_to_keep: int = 2
   keep_best: bool = False
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("steps", "batch_size", "log_every", "max_to_keep"):
       if getattr(self, name) < 1:
         raise UsageError(f"train.{name} must be at least 1, got {getattr(self, name)}")
@@ -189,7 +190,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   # Independent streams: a changed evaluation must not change training.
   init_key, run_key, eval_key = jax.random.split(jax.random.key(config.seed), 3)
 
-  def make(params):
+  def make(params: Any) -> TrainState:
     params = task.lm.init(init_key) if params is None else params
     return state_lib.create(params, optimizer.tx, run_key, ema=config.ema_decay > 0)
 
@@ -244,22 +245,22 @@ def _loop(
 ) -> TrainState:
   """Updates until the end or a signal; the last state is saved."""
 
-  def write(step, prefix, values):
+  def write(step: int, prefix: str, values: dict[str, float]) -> None:
     if writer:
       writer.write(step, {f"{prefix}/{name}": value for name, value in values.items()})
 
-  def log(step, values):
+  def log(step: int, values: dict[str, float]) -> None:
     write(step, "train", values)
     progress.update(step, values)
 
-  def evaluate(step, state) -> float | None:
+  def evaluate(step: int, state: TrainState, batches: Iterable[dict[str, Any]]) -> float | None:
     """Evaluates the parameters and their moving average; returns the loss of the last of them."""
     versions = {"eval": state.params, "eval_ema": state.ema_params}
     score = None
     for prefix, params in versions.items():
       if params is not None:
-        batches = map(run.layout.place, task.eval_batches)
-        values = metrics_lib.evaluate(run.eval_step, params, batches, run.eval_key)
+        placed = map(run.layout.place, batches)
+        values = metrics_lib.evaluate(run.eval_step, params, placed, run.eval_key)
         write(step, prefix, values)
         progress.note(f"step {step}  {prefix} loss {values['loss']:.4f}")
         score = values["loss"]
@@ -273,9 +274,10 @@ def _loop(
     checkpointer.check()
     ending = stop.at(step) or step == config.steps
     score = None
-    if task.eval_batches is not None and config.eval_every and step % config.eval_every == 0:
+    batches = task.eval_batches
+    if batches is not None and config.eval_every and step % config.eval_every == 0:
       with meter.paused():
-        score = evaluate(step, state)
+        score = evaluate(step, state, batches)
     if ending or (config.checkpoint_every and step % config.checkpoint_every == 0):
       with meter.paused():  # which also waits for this step's loss to be known finite
         if writer:

@@ -8,7 +8,7 @@ from sbdjax.decode.causal.ar import prefill
 from sbdjax.decode.jacobi import chains
 from sbdjax.errors import UsageError
 from tests import models
-from tests.decode.registry import MASK
+from tests.decode.cases.case import MASK
 from tests.jit import quick_jit
 
 NET = models.lm_of(vocab_size=12, mask_id=MASK, tie_embeddings=False)

@@ -27,7 +27,7 @@ from sbdjax.errors import UsageError
 from sbdjax.lm import LM, suppress
 from tests import models
 from tests.decode import jacobi_reference
-from tests.decode.registry import CONFIG, MASK
+from tests.decode.cases.case import CONFIG, MASK
 from tests.jit import quick_jit
 from tests.reference import network, statistics
 

@@ -8,7 +8,7 @@ from sbdjax.decode.causal.ar import prefill
 from sbdjax.decode.jacobi.trajectories import block_trajectory
 from sbdjax.decode.tokens import Categorical, Greedy
 from tests import models
-from tests.decode.registry import CONFIG, MASK
+from tests.decode.cases.case import CONFIG, MASK
 from tests.jit import quick_jit
 from tests.reference import network, visibility
 

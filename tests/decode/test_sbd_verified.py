@@ -20,7 +20,7 @@ from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.lm import LM, make_lm, suppress
 from tests import models
-from tests.decode.registry import CONFIG
+from tests.decode.cases.case import CONFIG
 from tests.reference import network, statistics, visibility
 
 SCHEDULES = {"alternating": Alternating(), "fused": Fused(), "fan_out": FanOut()}

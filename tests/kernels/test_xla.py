@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sbdjax import masks
-from sbdjax.kernels import xla
+from sbdjax.kernels import xla, xla_tiles
 from tests.reference import network, visibility
 
 # Tiles hold at least 32 queries: lengths above that have several, the last one shorter.
@@ -185,5 +185,5 @@ def test_bfloat16_stays_bfloat16_and_close():
 
 @pytest.mark.parametrize("num_queries", [1, 31, 32, 33, 512, 4097])
 def test_tiles_are_neither_tiny_nor_many(num_queries):
-  size = xla.tile_size(num_queries)
+  size = xla_tiles.tile_size(num_queries)
   assert size >= 32 and -(-num_queries // size) <= 16

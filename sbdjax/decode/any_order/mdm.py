@@ -35,6 +35,7 @@ from sbdjax.sigma_lm import SigmaLM
 # (params, tokens int32 [B, C], end int32 [B]) -> logits float32 [B, C, V]; a row ends at `end`.
 Predict = Callable[..., jax.Array]
 
+_NEEDED = "it cannot be decoded by masked diffusion"
 # What `MDM.attention` may be: "auto" leaves it to the checkpoint.
 ATTENTION = ("auto", "full", "block_causal")
 
@@ -216,7 +217,7 @@ class MDM(Method):
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 
   def sampler(self, lm: LM | SigmaLM, limits: Limits) -> Sampler:
-    predict, mask_id = predictor(lm), lm.config.mask_id
+    predict, mask_id = predictor(lm), need_mask_token(lm, _NEEDED)
     if not isinstance(lm, SigmaLM) and self.attention != "full":
       raise UsageError(
         "decoder.name=mdm lets every token see every other, which this checkpoint was not trained "
@@ -262,7 +263,7 @@ def of_lm(lm: LM) -> Predict:
   Raises:
     UsageError: it has no mask token.
   """
-  need_mask_token(lm, "it cannot be decoded by masked diffusion")
+  need_mask_token(lm, _NEEDED)
 
   def predict(params, tokens_BxC, end_B):
     tokens_BxC = as_padding(tokens_BxC, end_B, lm.config.pad_id)

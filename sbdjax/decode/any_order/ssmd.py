@@ -146,7 +146,7 @@ class SSMD(Method):
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 
   def sampler(self, lm: SigmaLM, limits: Limits) -> Sampler:
-    mask_id = lm.config.mask_id
+    mask_id = lm.mask_id
     most_rejected = jnp.where(self.n_inner > 0, self.n_inner, jnp.iinfo(jnp.int32).max)
 
     def log_probs(params, hidden_BxCxD, index_BxW):
@@ -312,6 +312,7 @@ def decide(
 
 def reveal(out: Generation, inner: InnerLoops, columns: Columns, end_B: jax.Array) -> Generation:
   """One more trunk pass, which made text of the decided columns."""
+  assert out.causal_passes_B is not None  # `init` made it zeros
   decided_BxW = jnp.arange(columns.place_BxW.shape[1]) < inner.decided_B[:, None]
   token_BxW = at(inner.tokens_BxC, columns.place_BxW)
   new = base.reveal(out, columns.place_BxW, token_BxW, decided_BxW, width=end_B)

@@ -17,6 +17,8 @@ of a block. Where the paper is silent:
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -77,7 +79,7 @@ class SBD(Method):
 
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
     k = self.block_size
-    mask_id = need_mask_token(lm, "fine-tune it with the SBD loss first")
+    mask_id = mask_token(lm)
 
     def init(params, prompt_BxP, prompt_len_B, key):
       batch, width = prompt_BxP.shape
@@ -121,7 +123,14 @@ class SBD(Method):
     return Sampler(init, step, lambda state: state.out.done_B)
 
 
-def predict(lm: LM, params, state: SBDState, k: int, num_causal: int) -> tuple[jax.Array, KVCache]:
+def mask_token(lm: LM) -> int:
+  """The mask token of `lm`. Raises UsageError where it has none."""
+  return need_mask_token(lm, "fine-tune it with the SBD loss first")
+
+
+def predict(
+  lm: LM, params: Any, state: SBDState, k: int, num_causal: int
+) -> tuple[jax.Array, KVCache]:
   """Logits float32 [B, k, V] of the canvas (Algorithm 3), and the cache.
 
   Args:

@@ -11,6 +11,7 @@ from sbdjax import pytree
 from sbdjax.cache import KVCache
 from sbdjax.decode.base import Generation
 from sbdjax.decode.causal.drafting import AcceptancePoints, Drafts
+from sbdjax.decode.causal.sbd import mask_token
 from sbdjax.lm import LM
 from sbdjax.masks import DraftTree
 
@@ -75,7 +76,7 @@ def forward(
   num_blocks = 0
   if points is not None:
     num_blocks = points.after.shape[1]
-    inputs.append(block_tokens(state, points, k, lm.config.mask_id))
+    inputs.append(block_tokens(state, points, k, mask_token(lm)))
     after.append(jnp.where(points.via_second, points.after - 1, points.after))
     via.append(jnp.where(points.via_second, points.after - 1, -1))
   joined = InputTokens(*(jnp.concatenate(x, axis=1) for x in zip(*inputs, strict=True)))
@@ -123,7 +124,7 @@ def branch_slot(cache: KVCache, k: int, index: jax.Array) -> jax.Array:
 
 
 def block_tokens(
-  state: VerifiedState, points: AcceptancePoints, k: int, mask_id: int | None
+  state: VerifiedState, points: AcceptancePoints, k: int, mask_id: int
 ) -> InputTokens:
   """k masks after each point, which are not stored."""
   start_BxP = state.out.length_B[:, None] + points.after

@@ -32,8 +32,9 @@ from sbdjax.decode import base
 from sbdjax.decode.base import Limits, Sampler
 from sbdjax.decode.causal.ar import prefill
 from sbdjax.decode.causal.drafting import AcceptancePoints, Drafting, Drafts, FanOut
+from sbdjax.decode.causal.sbd import mask_token
 from sbdjax.decode.causal.verified_forward import Forwarded, VerifiedState, branch_slot, forward
-from sbdjax.decode.method import Canvas, Method, need_mask_token
+from sbdjax.decode.method import Canvas, Method
 from sbdjax.decode.tokens import Greedy, TokenSampler
 from sbdjax.decode.verify import ExactMatch, Verdict, VerifyRule, draft_key
 from sbdjax.lm import LM
@@ -86,7 +87,7 @@ class VerifiedSBD(Method):
 
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
     k = self.block_size
-    mask_id = need_mask_token(lm, "fine-tune it with the SBD loss first")
+    mask_id = mask_token(lm)
 
     def init(params, prompt_BxP, prompt_len_B, key):
       batch, width = prompt_BxP.shape

@@ -35,7 +35,7 @@ class Chains(pytree.Struct):
     """logits_BxRxTxV and the cache. The chains begin at slot `cache.length_B`, where c stands."""
     raise NotImplementedError
 
-  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array | int) -> KVCache:
+  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array) -> KVCache:
     """`cache` (of `run`) with the first `n_B` tokens of chain `best_B` committed."""
     raise NotImplementedError
 
@@ -66,7 +66,7 @@ class BatchedChains(Chains):
     )
     return lm.logits(params, hidden).reshape(batch, num_chains, columns, -1), cache
 
-  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array | int) -> KVCache:
+  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array) -> KVCache:
     if self.num_chains > 1:
       at_B = jnp.arange(best_B.shape[0]) * self.num_chains + best_B
       cache = KVCache(cache.k[:, at_B], cache.v[:, at_B], cache.length_B[at_B])
@@ -106,7 +106,7 @@ class BranchedChains(Chains):
     logits = lm.logits(params, hidden)
     return logits.reshape(batch, self.num_chains, self.columns, -1), cache
 
-  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array | int) -> KVCache:
+  def keep(self, cache: KVCache, best_B: jax.Array, n_B: jax.Array) -> KVCache:
     text = cache.capacity - self.scratch
     source_BxT = text + best_B[:, None] * self.columns + jnp.arange(self.columns)
     target_BxT = cache.length_B[:, None] + jnp.arange(self.columns)

@@ -91,7 +91,7 @@ def block_trajectory(
   points, num_points_B, _, cache, _ = jax.lax.while_loop(
     lambda carry: ~jnp.all(carry[2]), iterate, start
   )
-  return Trajectory(points, num_points_B, kv_cache.commit(cache, n))
+  return Trajectory(points, num_points_B, kv_cache.commit(cache, jnp.full_like(cache.length_B, n)))
 
 
 class Collected(NamedTuple):

@@ -1,0 +1,133 @@
+"""Attention in plain XLA over the static tiles of the mask: short texts and small caches.
+
+The rule's static tiles say which key ranges a tile of queries can see at all; only those are
+multiplied, and the exact (possibly traced) intervals mask what is left. Every tile is a program of
+its own, so there are few of them, and the probabilities are kept for the backward pass: where that
+costs too much, `kernels.xla_loop` takes over.
+"""
+
+from __future__ import annotations
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from sbdjax import masks
+from sbdjax.kernels.parts import Part, read
+
+_NEG = -1e30
+
+
+@flax.struct.dataclass
+class Plan:
+  """A mask prepared once per forward and shared by all layers.
+
+  Attributes:
+    tiles: static bounds of every query tile.
+    visible: for each tile, bool [B or 1, t, s]: what its queries see of the keys in its bounds.
+  """
+
+  tiles: tuple[masks.Tile, ...] = flax.struct.field(pytree_node=False)
+  visible: tuple[jax.Array, ...]
+
+
+def tile_size(num_queries: int) -> int:
+  """Queries a tile: at least 32, and at most eight tiles: compile time grows with them."""
+  return max(32, -(-num_queries // 8))
+
+
+def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
+  """Prepares `mask` for `attend` on T queries and S keys."""
+  intervals = mask.intervals(num_queries, num_keys)
+  tiles, visible = [], []
+  for tile in mask.tiles(num_queries, num_keys, tile_size(num_queries)):
+    keys = tuple((a, b) for a, b in tile.keys if b > a)
+    rows = tuple(x[:, tile.start : tile.stop] for x in intervals)
+    index_S = jnp.concatenate([jnp.arange(a, b, dtype=jnp.int32) for a, b in keys])
+    tiles.append(masks.Tile(tile.start, tile.stop, keys))
+    visible.append(masks.visible(rows, index_S))
+  return Plan(tuple(tiles), tuple(visible))
+
+
+def attend(
+  q_BxHxTxDh: jax.Array, keys: tuple[Part, ...], values: tuple[Part, ...], plan: Plan
+) -> jax.Array:
+  """What `xla.attend` gives; the parts may be of any sizes."""
+  keys, values = (tuple(map(read, parts)) for parts in (keys, values))
+  outputs = []
+  for tile, visible in zip(plan.tiles, plan.visible, strict=True):
+    pieces = _pieces(tile.keys, [k.shape[2] for k in keys])
+    k_parts = [keys[i][:, :, a:b] for i, a, b in pieces]
+    v_parts = [values[i][:, :, a:b] for i, a, b in pieces]
+    outputs.append(
+      _attend_tile(q_BxHxTxDh[:, :, tile.start : tile.stop], k_parts, v_parts, visible)
+    )
+  return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
+
+
+def _pieces(spans, sizes) -> list[tuple[int, int, int]]:
+  """Global key ranges as (part, start, stop) local ranges, in order."""
+  pieces, offset = [], 0
+  bounds = []
+  for size in sizes:
+    bounds.append((offset, offset + size))
+    offset += size
+  for a, b in spans:
+    for i, (lo, hi) in enumerate(bounds):
+      start, stop = max(a, lo), min(b, hi)
+      if start < stop:
+        pieces.append((i, start - lo, stop - lo))
+  return pieces
+
+
+def _attend_tile(q_BxHxTxDh, k_parts, v_parts, visible_BxTxS):
+  b, h, t, dh = q_BxHxTxDh.shape
+  kv_heads = k_parts[0].shape[1]
+  group = h // kv_heads
+  # Fold the query group into the rows: one [G*T, Dh] x [Dh, S] product a KV head.
+  q = (q_BxHxTxDh * (dh**-0.5)).reshape(b, kv_heads, group * t, dh)
+  visible = jnp.tile(visible_BxTxS[:, None], (1, 1, group, 1))
+  return _softmax_attention(q, tuple(k_parts), tuple(v_parts), visible).reshape(b, h, t, dh)
+
+
+@jax.custom_vjp
+def _softmax_attention(q_BxKxRxDh, ks, vs, visible_Bx1xRxS):
+  """softmax(q k^T) v over key parts. Autodiff would keep four arrays of the size of the scores
+  and pass over them many times; the hand-written backward keeps the probabilities alone."""
+  return _softmax_attention_fwd(q_BxKxRxDh, ks, vs, visible_Bx1xRxS)[0]
+
+
+def _softmax_attention_fwd(q, ks, vs, visible):
+  scores = [jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32) for k in ks]
+  scores = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
+  scores = jnp.where(visible, scores, _NEG)
+  top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), _NEG / 2)  # no key: all weights 0
+  weights = jnp.exp(scores - top)
+  total = jnp.sum(weights, axis=-1, keepdims=True)
+  probs = (weights / jnp.maximum(total, 1e-30)).astype(q.dtype)
+  out = sum(jnp.einsum("bkqs,bksd->bkqd", p, v) for p, v in zip(_split(probs, vs), vs, strict=True))
+  return out, (q, ks, vs, probs, out)
+
+
+def _softmax_attention_bwd(residuals, d_out):
+  q, ks, vs, probs, out = residuals
+  delta = jnp.sum((d_out * out).astype(jnp.float32), axis=-1, keepdims=True)
+  d_q, d_ks, d_vs = 0.0, [], []
+  for k, v, p in zip(ks, vs, _split(probs, vs), strict=True):
+    d_p = jnp.einsum("bkqd,bksd->bkqs", d_out, v, preferred_element_type=jnp.float32)
+    d_scores = (p * (d_p - delta)).astype(q.dtype)
+    d_q = d_q + jnp.einsum("bkqs,bksd->bkqd", d_scores, k)
+    # The small operand goes first: it is the one a contraction over queries has to transpose.
+    d_ks.append(jnp.einsum("bkqd,bkqs->bkds", q, d_scores).swapaxes(2, 3))
+    d_vs.append(jnp.einsum("bkqd,bkqs->bkds", d_out, p).swapaxes(2, 3))
+  return d_q, tuple(d_ks), tuple(d_vs), None
+
+
+def _split(probs, parts):
+  """`probs` cut along S into the sizes of the key parts."""
+  sizes = [x.shape[2] for x in parts]
+  edges = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
+  return jnp.split(probs, edges, axis=-1)
+
+
+_softmax_attention.defvjp(_softmax_attention_fwd, _softmax_attention_bwd)
