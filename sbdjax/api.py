@@ -7,9 +7,10 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import prompts as prompting
@@ -223,10 +224,10 @@ def score(
 def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
   if not len(row):
     raise UsageError("a text to score is empty")
-  mask_id = need_mask_token(model.lm, "it has no any-order bound")
-  tokens = np.asarray([row], np.int32)
+  tokens = jnp.asarray([row], jnp.int32)
   keys = jax.random.key(seed)[None]
-  log_p = elbo.any_order(predictor(model.lm), mask_id, model.params, tokens, keys, samples, None)
+  mask_id = need_mask_token(model.lm, "masked diffusion needs one")
+  log_p = elbo.any_order(predictor(model.lm), mask_id, model.params, tokens, keys, samples)
   nats = -float(np.mean(jax.device_get(log_p)))
   return Score(nats, len(row), "any-order bound", samples, seed)
 
@@ -266,13 +267,13 @@ def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
     return [prompts]
   several: list[Any] = list(prompts)
   if several and all(isinstance(token, (int, np.integer)) for token in several):
-    return [several]
-  return several
+    return [cast(Prompt, several)]
+  return cast(list[Prompt], several)
 
 
 def _ids(model: Pretrained, prompt: Prompt) -> list[int]:
   if isinstance(prompt, str):
-    return prompting.encode(model.need_tokenizer(), prompt)
+    return prompting.encode(prompting.need_tokenizer(model), prompt)
   return [int(token) for token in prompt]
 
 
@@ -285,9 +286,10 @@ def _output(model: Pretrained, method: Method, result: Result) -> Output:
   nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
   tokens = result.text_tokens
   eos = set(model.generation.eos_ids)
+  tokenizer = prompting.need_tokenizer(model)
   shown = tokens[:-1] if tokens and tokens[-1] in eos else tokens
   return Output(
-    text=prompting.text_after(model.need_tokenizer(), result.prompt_tokens, shown),
+    text=prompting.text_after(tokenizer, result.prompt_tokens, shown),
     tokens=tokens,
     nfe=nfe,
     tpf=len(tokens) / nfe if nfe else 0.0,

@@ -20,6 +20,13 @@ def with_tokenizer(model: Pretrained) -> Pretrained:
   return model._replace(tokenizer=NumberTokenizer(shape.vocab_size, shape.mask_id))
 
 
+def need_tokenizer(model: Pretrained, name: str = "this checkpoint") -> Tokenizer:
+  """The model's tokenizer. Raises UsageError where it has none; `name` says whose it is."""
+  if model.tokenizer is None:
+    raise UsageError(f"{name} has no tokenizer: texts cannot be read or shown with it")
+  return model.tokenizer
+
+
 def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int]:
   """Token ids of a text prompt, after a bos where the vocabulary has one.
 
@@ -35,7 +42,7 @@ def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int
   if not hole:
     return tokenizer.encode(text, bos=bos)
   if mask_id is None:
-    raise UsageError("--hole stands for a mask token, and this checkpoint has none")
+    raise UsageError(f"{hole!r} stands for a mask token, and this checkpoint has none")
   first, *others = text.split(hole)
   ids = tokenizer.encode(first, bos=bos)
   for part in others:

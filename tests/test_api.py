@@ -1,8 +1,11 @@
 """The public functions, as a user calls them."""
 
 import math
+import pathlib
+import re
 import subprocess
 import sys
+import textwrap
 
 import jax
 import numpy as np
@@ -36,6 +39,17 @@ def test_importing_the_package_starts_nothing():
     "assert 'generate' in dir(sbdjax)"
   )
   subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_example_of_the_readme_is_that_of_the_package_and_runs(capsys):
+  readme = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+  (example,) = re.findall(
+    r"^```python\n(import sbdjax\n.*?)^```$", readme, re.MULTILINE | re.DOTALL
+  )
+  assert textwrap.indent(example, "    ").strip() in sbdjax.__doc__
+  exec(example, {})
+  text, tpf = capsys.readouterr().out.rstrip().rsplit(" ", 1)
+  assert text.startswith(", there was a little girl") and float(tpf) > 1
 
 
 @pytest.mark.parametrize("name", [n for n in sbdjax.__all__ if not n.startswith("_")])

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 import sbdjax
+from sbdjax.cli import VERBS
+from sbdjax.cli.bench import BENCHES
 
 ROOT = pathlib.Path(sbdjax.__file__).parent
 CONFIGS = sorted((ROOT.parent / "configs").glob("*.py"))
@@ -17,16 +19,20 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
-  ("errors", "pytree"),
-  ("settings", "checks"),
+  ("errors",),
+  ("pytree",),
+  ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),
   ("lm",),
   ("sigma_lm",),
-  ("corruption",),
+  ("corruption", "reductions"),
   ("losses", "decode", "likelihood"),
-  ("train", "evals", "bench"),
+  ("prompts",),
+  ("train", "bench"),
+  ("evals",),
+  ("api",),
   ("cli",),
   ("__main__",),
 ]
@@ -34,11 +40,21 @@ LAYERS = [
 SIDE = {
   "data": {"errors", "settings"},
   "presets": {"errors", "settings", "data"},
-  "interop": {"errors", "data", "masks", "cache", "kernels", "nn", "lm", "sigma_lm"},
+  "interop": {
+    "errors",
+    "settings",
+    "checks",
+    "data",
+    "masks",
+    "cache",
+    "kernels",
+    "nn",
+    "lm",
+    "sigma_lm",
+  },
 }
-USES_SIDE = {name: {"data", "interop"} for name in ("train", "evals", "bench")} | {
-  name: set(SIDE) for name in ("cli", "__main__")
-}
+USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
+USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
 LAZY = {("interop", "train")}
 
@@ -50,6 +66,10 @@ ONLY_IN = {
   "tensorflow_datasets": ("data/tfds_", "data/trajectories.py"),
 }
 NEVER = ("tensorflow", "clu")
+
+# What is in cli/ and is neither a verb nor a benchmark: flags, configs, the terminal, and two parts
+# of `train`.
+CLI_PARTS = {"bench_common", "common", "config_file", "dry_run", "flags", "live", "rounds"}
 
 
 def allowed() -> dict[str, set[str]]:
@@ -121,6 +141,50 @@ def test_imports_point_one_way():
   assert violations(modules()) == []
 
 
+def import_graph(sources):
+  """Module -> the modules of `sources` that it imports when it is imported."""
+  names = {("sbdjax/" + m).removesuffix(".py").replace("/", "."): s for m, s in sources}
+  names = {name.removesuffix(".__init__"): source for name, source in names.items()}
+  graph = {}
+  for name, source in names.items():
+    found = [imported for imported, at_top in imports(source) if at_top]
+    # `from a.b import c` means a.b.c where that is a module, else a.b.
+    graph[name] = {i if i in names else i.rpartition(".")[0] for i in found} & names.keys()
+  return graph
+
+
+def cycles(graph) -> list[str]:
+  """What is left when modules that import nothing left are taken away, again and again."""
+  left = dict(graph)
+  while free := [name for name, targets in left.items() if not targets & left.keys()]:
+    for name in free:
+      del left[name]
+  return sorted(left)
+
+
+def test_no_module_imports_itself_through_others():
+  assert cycles(import_graph(modules())) == []
+
+
+def test_a_cycle_would_be_found():
+  sources = [
+    ("a.py", "from sbdjax.b import f"),
+    ("b.py", "from sbdjax import c"),
+    ("c.py", "import sbdjax.a"),
+    ("d.py", "from sbdjax import a"),
+    ("e.py", "def f():\n  from sbdjax import d"),
+  ]
+  assert cycles(import_graph(sources)) == ["sbdjax.a", "sbdjax.b", "sbdjax.c", "sbdjax.d"]
+  assert not cycles(import_graph(sources[1:]))
+
+
+def test_cli_holds_verbs():
+  verbs = {verb.module.rpartition(".")[2] for verb in VERBS.values()}
+  benches = {f"bench_{name}" for name in BENCHES}
+  found = {path.stem for path in (ROOT / "cli").glob("*.py")} - {"__init__"}
+  assert found == verbs | benches | CLI_PARTS
+
+
 @pytest.mark.parametrize("files", [CONFIGS, PRESETS], ids=["configs", "presets"])
 def test_configs_know_nothing_of_the_network(files):
   """A config is data: it is read before JAX starts, and must not start it."""
@@ -146,8 +210,12 @@ def test_listing_the_presets_does_not_start_jax():
     ("masks/rule.py", "from sbdjax.nn import rope"),
     ("kernels/xla.py", "import sbdjax.lm"),
     ("losses/ntp.py", "from sbdjax.decode import base"),
-    ("decode/ar.py", "from sbdjax.losses.ntp import shifted"),
-    ("decode/ar.py", "def f():\n  from sbdjax.losses import ntp"),
+    ("decode/registry.py", "from sbdjax.losses.ntp import shifted"),
+    ("decode/registry.py", "def f():\n  from sbdjax.losses import ntp"),
+    ("decode/stream.py", "from sbdjax import prompts"),
+    ("train/step.py", "from sbdjax.evals import record"),
+    ("evals/sweep.py", "from sbdjax import api"),
+    ("api.py", "from sbdjax.cli import flags"),
     ("train/step.py", "from sbdjax.cli import common"),
     ("train/step.py", "from sbdjax.presets import text8_ntp"),
     ("presets/text8_ntp.py", "from sbdjax.nn.config import TransformerConfig"),
@@ -171,7 +239,9 @@ def test_a_wrong_import_would_be_found(module, line):
 @pytest.mark.parametrize(
   ("module", "line"),
   [
-    ("decode/sbd.py", "from sbdjax.decode.ar import prefill"),
+    ("decode/causal/sbd.py", "from sbdjax.decode.causal.ar import prefill"),
+    ("evals/sweep.py", "from sbdjax.bench.timing import TimedDecoder"),
+    ("api.py", "from sbdjax.evals.judge import Judge"),
     ("interop/pretrained.py", "def f():\n  from sbdjax.train import checkpoints"),
     ("train/checkpoints.py", "import orbax.checkpoint as ocp"),
     ("cli/common.py", "from ml_collections import ConfigDict"),

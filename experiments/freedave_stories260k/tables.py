@@ -29,12 +29,7 @@ LARGE = roofline.Shape(
 )  # fmt: skip
 GPU = roofline.HARDWARE["h200"]
 CONTEXT = 1024  # cached tokens of the large model's forward
-
-
-def modern(row):
-  """A record whose settings have the names of today."""
-  row["settings"]["decoder"] = registry.modern(row["settings"]["decoder"])
-  return row
+FLAGS = ("eager", "skip_known_forwards", "reuse_verified_kv")
 
 
 def nfe(row):
@@ -74,6 +69,11 @@ def reproduced(row, rows):
   return next(filter(is_static if "threshold" not in decoder else same, rows))
 
 
+def flags_of(decoder):
+  """Which of FLAGS are on."""
+  return [flag for flag in FLAGS if decoder.get(flag)]
+
+
 def name(row):
   """`freedave d=4 tree eager`."""
   d = row["settings"]["decoder"]
@@ -81,7 +81,7 @@ def name(row):
   parts += [f"tau={d['threshold']:g}"] if "threshold" in d else []
   if d["name"] == "freedave":
     parts += [f"d={d['draft_steps']}", d["draft_mode"]]
-    parts += [flag for flag in ("eager", "skip_known_forwards", "reuse_verified_kv") if d.get(flag)]
+    parts += flags_of(d)
   return " ".join(parts)
 
 
@@ -120,21 +120,15 @@ def table(rows, shape):
 def order(row):
   """Static, dynamic by threshold, FreeDave by kind and d, FreeDave over thresholds."""
   d = row["settings"]["decoder"]
-  flags = [d.get(flag, False) for flag in ("eager", "skip_known_forwards", "reuse_verified_kv")]
+  flags = [d.get(flag, False) for flag in FLAGS]
   kind = (d.get("threshold", 0), *flags, d.get("draft_mode", ""), d.get("draft_steps", 0))
   return (("static", "dynamic", "freedave").index(d["name"]), *kind)
 
 
 CURVES = {  # legend: (what picks its points, line style)
-  "drafts within a block": (
-    lambda d: not (d["eager"] or d["skip_known_forwards"] or d.get("reuse_verified_kv")),
-    "--o",
-  ),
-  "eager": (
-    lambda d: d["eager"] and not (d["skip_known_forwards"] or d.get("reuse_verified_kv")),
-    "-o",
-  ),
-  "eager, carried": (lambda d: d.get("reuse_verified_kv"), "-s"),
+  "drafts within a block": (lambda d: flags_of(d) == [], "--o"),
+  "eager": (lambda d: flags_of(d) == ["eager"], "-o"),
+  "eager, verified KV reused": (lambda d: "reuse_verified_kv" in flags_of(d), "-s"),
 }
 
 
@@ -191,7 +185,9 @@ def main(argv: list[str] | None = None) -> int:
 
   lines, models, texts = [], {}, []
   for sweep in map(pathlib.Path, args.sweeps):
-    points = [modern(json.loads(line)) for line in (sweep / "points.jsonl").open()]
+    points = [json.loads(line) for line in (sweep / "points.jsonl").read_text().splitlines()]
+    for point in points:  # of this release or the one before
+      point["settings"]["decoder"] = registry.modern(point["settings"]["decoder"])
     decoded = [r for r in points if r["settings"]["decoder"]["name"] != "ar"]
     # A point measured again, after a setting was added that it does not use, counts once.
     rows = sorted({name(r): r for r in decoded}.values(), key=order)

@@ -44,7 +44,7 @@ class Job:
 def _training(case: str, length: int, shape: Shape) -> Job:
   """Forward with backward, the plan of the mask included, for a traced block size."""
 
-  def build(backend: str):
+  def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
     rival = RIVALS[backend]
     plan = attention.planner(rival, case, length, BLOCK_SIZE)
     run = attention.program(rival, "forward+backward")
@@ -57,7 +57,7 @@ def _training(case: str, length: int, shape: Shape) -> Job:
 
 
 def _decoding(block_size: int, capacity: int, shape: Shape) -> Job:
-  def build(backend: str):
+  def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
     return decode_attention.program(backend, block_size), tuple(
       decode_attention.shapes(shape, block_size, capacity, layers=2)
     )
@@ -82,6 +82,16 @@ def compile_job(job: Job, backend: str, device: Any) -> Program:
   placed = NamedSharding(mesh, P())
   placed_args = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed) for x in args]
   return compile_for(jax.jit(sharded.within(mesh, fn)), *placed_args)
+
+
+def bytes_accessed(program: Program) -> int | None:
+  """Bytes that a program moves as XLA's cost model counts them; None where it does not say.
+
+  Arguments and results, each once, are the least (the roofline). What a kernel reads of a buffer
+  that it walks itself is counted only where the kernel says so.
+  """
+  costs = program.call.cost_analysis() or {}
+  return int(costs["bytes accessed"]) if "bytes accessed" in costs else None
 
 
 class Kernel(NamedTuple):

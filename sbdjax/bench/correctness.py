@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ class Row:
   ok: bool
 
 
-def reference(q, k, v, d_o, visible_TxS) -> list[np.ndarray]:
+def reference(q: Any, k: Any, v: Any, d_o: Any, visible_TxS: Any) -> list[np.ndarray]:
   """(o, dq, dk, dv) of arrays [B, heads, T or S, Dh], all in float64, from the definition."""
   q, k, v, d_o = (np.asarray(x, np.float64) for x in (q, k, v, d_o))
   batch, heads, _, head_dim = q.shape
@@ -59,7 +60,7 @@ def reference(q, k, v, d_o, visible_TxS) -> list[np.ndarray]:
   return [o, d_scores @ k, d_k, d_v]
 
 
-def _row(case: str, backend: str, array: str, found, expected, dtype: str) -> Row:
+def _row(case: str, backend: str, array: str, found: Any, expected: np.ndarray, dtype: str) -> Row:
   error = float(np.max(np.abs(np.asarray(found, np.float64) - expected)))
   scale = float(np.max(np.abs(expected)))
   return Row(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +26,7 @@ def missing() -> str:
   return "" if torch.cuda.is_available() else "torch finds no CUDA device"
 
 
-def block_mask(mask: masks.Mask, num_queries: int, num_keys: int, device: str):
+def block_mask(mask: masks.Mask, num_queries: int, num_keys: int, device: str) -> Any:
   """FlexAttention's block mask of a rule, from its intervals."""
   import torch
   from torch.nn.attention.flex_attention import create_block_mask

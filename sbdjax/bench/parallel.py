@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ class Knee:
   error: float
   inside: bool
 
-  def __call__(self, tokens):
+  def __call__(self, tokens: float | Sequence[float] | np.ndarray) -> np.ndarray:
     return self.floor * np.maximum(1.0, np.asarray(tokens) / self.tokens)
 
 
@@ -73,7 +74,7 @@ def find_knee(tokens: Sequence[float], seconds: Sequence[float]) -> Knee:
 
 def time_forward(
   lm: LM,
-  params,
+  params: Any,
   block_size: int,
   rows: int,
   context: int,
@@ -112,7 +113,7 @@ def time_forward(
 
 def measure(
   lm: LM,
-  params,
+  params: Any,
   block_sizes: Sequence[int],
   totals: Sequence[int],
   context: int,

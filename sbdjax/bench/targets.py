@@ -63,7 +63,7 @@ _STAGE_OF = {"flex": "flex"}
 _LONG = 8192  # tokens from which a cache's bandwidth, not the start of a kernel, is what counts
 
 
-def _slowest_decoding(records):
+def _slowest_decoding(records: Sequence[Record]) -> float | None:
   """The lowest share of a copy's bandwidth, over windows and long caches, at the largest batch."""
   rows = [r for r in _pick(records, "decode", backend="pallas_gpu") if r.get("of_copy")]
   long = [r for r in rows if r["context"] >= _LONG]
@@ -71,7 +71,7 @@ def _slowest_decoding(records):
   return min((r["of_copy"] for r in long if r["batch"] == batch), default=None)
 
 
-def _largest_slowdown(records):
+def _largest_slowdown(records: Sequence[Record]) -> float | None:
   """time(16) / time(1) at batch 1, the largest over the caches measured."""
   rows = _pick(records, "model", kind="block", batch_size=1, block_size=16)
   return max((r["slowdown"] for r in rows if r["slowdown"]), default=None)
@@ -84,7 +84,7 @@ def _largest(stage: str, field: str, **fields: Any) -> Callable:
   return find
 
 
-def _wrong(records):
+def _wrong(records: Sequence[Record]) -> float | None:
   """Comparisons that failed, or could not be made; None without any."""
   rows = [r for r in _pick(records, "correctness") if "ok" in r or "error" in r]
   return float(sum(not r.get("ok", False) for r in rows)) if rows else None

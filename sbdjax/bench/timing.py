@@ -77,7 +77,7 @@ class Program(NamedTuple):
   temporary_bytes: int
 
 
-def compile_for(fn: Any, *args) -> Program:
+def compile_for(fn: Any, *args: Any) -> Program:
   """Compiles the jitted `fn` for arguments of these shapes; ShapeDtypeStructs will do."""
   wall, cpu = time.perf_counter(), time.process_time()
   call = fn.lower(*args).compile()

@@ -65,7 +65,7 @@ def state_dict(config: TransformerConfig, params: Mapping[str, Any]) -> dict[str
   }
 
 
-def make_llama(config: TransformerConfig, params: Mapping[str, Any]):
+def make_llama(config: TransformerConfig, params: Mapping[str, Any]) -> Any:
   """A LlamaForCausalLM with our weights, in float32 on the CPU.
 
   Raises:
@@ -117,7 +117,7 @@ def time_generate(
   model = make_llama(config, params)
   inputs = torch.tensor([list(p) for p in prompts])
 
-  def run(count: int):
+  def run(count: int) -> tuple[float, Any]:
     start = time.perf_counter()
     with torch.inference_mode():
       out = model.generate(

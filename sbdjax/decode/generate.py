@@ -96,7 +96,7 @@ def pad_prompts(
 
 def check_context(
   prompts: Sequence[Sequence[int]], max_tokens: int, max_seq_len: int, vocab_size: int
-):
+) -> None:
   """Refuses prompts the model cannot take.
 
   Raises:

@@ -195,7 +195,7 @@ def build(
       parsed here.
     where: what flat names are called in messages: `where.gamma`.
     note: is told of names of earlier releases.
-    spare: names that need not have an effect; they still must exist.
+    spare: names that need not have an effect.
 
   Raises:
     UsageError: an unknown name, one without effect on this method, or a value out of range.
@@ -206,8 +206,7 @@ def build(
   maker = _Maker(values, read, where)
   method = maker.make(cls, None)
   unused = set(values) - maker.used | set(idle_names(method)) & set(values)
-  known = known_names() if unused & set(spare) else set()
-  left = [n for n in values if n in unused and not (n in spare and n in known)]
+  left = [n for n in values if n in unused and n not in spare]
   if left:
     raise UsageError(_not_used(left, name, method, where))
   return method

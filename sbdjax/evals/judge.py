@@ -55,7 +55,7 @@ class Judge:
     UsageError: a self-speculative model, which has no next-token distribution.
   """
 
-  def __init__(self, lm: LM | SigmaLM, params: Any, batch_size: int = 16):
+  def __init__(self, lm: LM | SigmaLM, params, batch_size: int = 16):
     if isinstance(lm, SigmaLM):
       raise UsageError(
         "a self-speculative model cannot judge text: name an autoregressive checkpoint as judge"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from sbdjax.decode.any_order.mdm import Ancestral, Predict, predictor
 from sbdjax.decode.any_order.windows import Cosine
@@ -21,6 +22,8 @@ from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
 from sbdjax.sigma_lm import SigmaLM
+
+USE = "masked diffusion needs one"
 
 
 class Measured(NamedTuple):
@@ -38,7 +41,7 @@ class Measured(NamedTuple):
   mean_nfe: float | None
 
 
-def _summary(name: str, log_prob_BxN, given_L) -> elbo.Estimate:
+def _summary(name: str, log_prob_BxN: ArrayLike, given_L: np.ndarray) -> elbo.Estimate:
   return elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
 
 
@@ -49,8 +52,8 @@ def _predictor(model: Pretrained) -> tuple[Predict, int]:
 def any_order(
   model: Pretrained, rows: np.ndarray, keys: jax.Array, samples: int, given_L: np.ndarray
 ) -> Measured:
-  """The any-order bound: masked diffusion with one token per forward."""
-  predict, mask_id = _predictor(model)
+  """The any-order bound: masked diffusion with one token a forward."""
+  predict, mask_id = predictor(model.lm), need_mask_token(model.lm, USE)
   run = jax.jit(
     lambda params, rows, keys: elbo.any_order(
       predict, mask_id, params, rows, keys, samples, given_L
@@ -70,7 +73,7 @@ def in_steps(
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
   """The ancestral sampler with each number of steps."""
-  predict, mask_id = _predictor(model)
+  predict, mask_id = predictor(model.lm), need_mask_token(model.lm, USE)
 
   @jax.jit
   def run(params, rows, keys, num_steps):
@@ -95,15 +98,10 @@ def speculative(
   orders: int,
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
-  """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit.
-
-  Raises:
-    UsageError: a model that is not self-speculative.
-  """
-  lm = model.lm
+  """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit."""
+  lm, length = model.lm, rows.shape[1]
   if not isinstance(lm, SigmaLM):
-    raise UsageError("only a self-speculative model has a likelihood over orders")
-  length = rows.shape[1]
+    raise UsageError("this checkpoint has no causal blocks: give a self-speculative model")
   tables = [(Cosine(dtau)(length), n) for n, dtau in rules]
   run = jax.jit(
     lambda params, rows, keys: elbo.over_orders(
@@ -127,7 +125,7 @@ def by_masks(
 
   Their mean is an estimate of the any-order bound (see `attainable`).
   """
-  predict, mask_id = _predictor(model)
+  predict, mask_id = predictor(model.lm), need_mask_token(model.lm, USE)
   targets, length = int(np.sum(~given_L)), rows.shape[1]
 
   @jax.jit

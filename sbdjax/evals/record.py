@@ -13,6 +13,7 @@ import numpy as np
 
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained
+from sbdjax.prompts import need_tokenizer
 from sbdjax.train.environment import environment
 
 # Values of each tensor that go into a fingerprint: enough to tell two trainings apart.
@@ -53,9 +54,10 @@ def open_workdir(path: str) -> pathlib.Path:
   return workdir
 
 
-def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str):
+def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str) -> None:
   """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it cannot."""
-  ours, theirs = model.need_tokenizer().vocab_size, judge.need_tokenizer().vocab_size
+  ours = need_tokenizer(model).vocab_size
+  theirs = need_tokenizer(judge, f"judge {name}").vocab_size
   if ours != theirs:
     raise UsageError(
       f"judge {name} has a vocabulary of {theirs} tokens, the decoded model one of {ours}: "
@@ -94,7 +96,7 @@ class JsonLines:
       self.records.append(record)
       self._whole += len(line)
 
-  def append(self, record: dict[str, Any]):
+  def append(self, record: dict[str, Any]) -> None:
     """Adds one record and waits for the disk."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
     with open(self.path, "r+b" if self.path.exists() else "w+b") as file:

@@ -22,6 +22,7 @@ from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import diversity, record
 from sbdjax.evals.judge import Judge
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.prompts import need_tokenizer
 from sbdjax.settings import nearest, to_dataclass
 
 POINTS = "points.jsonl"
@@ -53,7 +54,7 @@ class SweepConfig:
   repeats: int = 3
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("label", "judge"):
       if not getattr(self, name):
         object.__setattr__(self, name, self.checkpoint)
@@ -122,9 +123,11 @@ def make_point(
   for of in (sections, changes):
     of["decoder"] = registry.modern(of["decoder"], note=note)
   values = {name: sections[name] | changes[name] for name in SECTIONS}
+  # What the base says must exist, and may be of another method than that of the entry.
+  exists = registry.field_types(sections["decoder"]).keys() & sections["decoder"].keys()
   return Point(
     to_dataclass(SweepConfig, values["sweep"], "sweep"),
-    from_flat(values["decoder"], spare=set(sections["decoder"]) - {*changes["decoder"], *needed}),
+    from_flat(values["decoder"], spare=exists - {*changes["decoder"], *needed}),
     to_dataclass(DataConfig, values["data"], "data"),
   )
 
@@ -150,7 +153,7 @@ def _refusal(base: Mapping[str, Any], entry: Mapping[str, Any], needed: str) -> 
 class Bench:
   """Opens each model and compiles each decoder once for all points."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._models: dict[str, Pretrained] = {}
     self._judges: dict[str, Judge] = {}
     self._decoders: dict[Any, TimedDecoder] = {}
@@ -180,9 +183,11 @@ class Bench:
     """The first tokens of documents that are longer than that.
 
     Raises:
+      UsageError: the checkpoint has no tokenizer.
       DataError: fewer such documents than asked for.
     """
-    sweep, tokenizer = point.sweep, self.model(point.sweep.checkpoint).need_tokenizer()
+    sweep = point.sweep
+    tokenizer = need_tokenizer(self.model(sweep.checkpoint), sweep.checkpoint)
     key = (point.data, sweep.split, sweep.prompt_tokens, sweep.num_prompts, tokenizer.vocab_size)
     if key not in self._prompts:
       corpus = load_corpus(point.data, sweep.split, tokenizer)
@@ -201,7 +206,7 @@ class Bench:
     model = self.model(point.sweep.checkpoint)
     return point._replace(decoding=point.decoding.for_model(model.lm, model.generation))
 
-  def check(self, point: Point):
+  def check(self, point: Point) -> None:
     """Raises the error that measuring the point would meet, before anything is run or written."""
     model = self.model(point.sweep.checkpoint)
     point.decoding.method.sampler(model.lm, point.decoding.limits(model.generation.eos_ids))

@@ -87,11 +87,11 @@ def over_orders(
   params: Any,
   tokens_BxL: Array,
   keys_B: jax.Array,
-  rules: Sequence[tuple[Array, float]],
+  rules: Sequence[tuple[ArrayLike, float]],
   *,
   num_orders: int = 1,
-  given_L: Array | None = None,
-  **settings: Any,
+  given_L: ArrayLike | None = None,
+  **settings,
 ) -> ssmd.Totals:
   """log p(x | sigma) and mean counts of texts under random orders, by rule: [B, orders, rules].
 
@@ -133,7 +133,7 @@ def any_order(
   tokens_BxL: Array,
   keys_B: jax.Array,
   num_samples: int = 1,
-  given_L: Array | None = None,
+  given_L: ArrayLike | None = None,
 ) -> jax.Array:
   """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
 
@@ -150,7 +150,7 @@ def any_order(
   _check_texts(tokens_BxL, keys_B, given_L)
   batch, length = tokens_BxL.shape
   length_B = jnp.full((batch,), length, jnp.int32)
-  given_L = jnp.zeros((length,), bool) if given_L is None else given_L
+  given_L = jnp.zeros((length,), bool) if given_L is None else jnp.asarray(given_L)
   targets = length - jnp.sum(given_L)
 
   def sample(number):
@@ -191,7 +191,7 @@ def over_plans(
   plan: Callable[[jax.Array, jax.Array], jax.Array],
   *,
   num_plans: int = 1,
-  given_L: Array | None = None,
+  given_L: ArrayLike | None = None,
 ) -> PlanTotals:
   """log p(x | plan) of texts, where a plan says in which step of the sampler a token is revealed.
 

@@ -85,11 +85,13 @@ def _linear(x_BxTxI: jax.Array, w_IxO: jax.Array) -> jax.Array:
   return x_BxTxI @ w_IxO
 
 
-def _forward(x, w):
+def _forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
   return x @ w, (x, w)
 
 
-def _backward(residuals, g_BxTxO):
+def _backward(
+  residuals: tuple[jax.Array, jax.Array], g_BxTxO: jax.Array
+) -> tuple[jax.Array, jax.Array]:
   x, w = residuals
   if x.shape[-1] <= g_BxTxO.shape[-1]:
     d_w = jnp.einsum("bti,bto->io", x, g_BxTxO)

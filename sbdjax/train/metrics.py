@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -139,7 +139,7 @@ class TrainingMeter:
       self._account(*before)
 
   @contextlib.contextmanager
-  def paused(self):
+  def paused(self) -> Iterator[None]:
     """Time spent inside does not count as training."""
     self.flush()
     self._stop_clock()

@@ -10,7 +10,7 @@ from sbdjax.decode.causal import sbd
 
 def sections(text):
   """Heading -> name -> its settings, of the table."""
-  found, entries = {}, {}
+  found, entries, name = {}, {}, ""
   for line in text.splitlines():
     if line and not line.startswith(" "):
       entries = found.setdefault(line, {})

@@ -125,13 +125,160 @@ def test_names_of_the_last_release_are_taken_with_a_note():
   assert len(notes) == 2 and "decoder.carry is now decoder.reuse_verified_kv" in notes[0]
 
 
-def test_base_settings_of_a_sweep_need_not_have_an_effect_but_must_exist():
+def test_spare_settings_need_not_have_an_effect():
   given = {"name": "ar", "gamma": 0.1}
   assert from_flat(given, spare={"gamma"}).flat()["name"] == "ar"
   with pytest.raises(UsageError, match="no effect"):
     from_flat(given)
-  with pytest.raises(UsageError, match="unknown field"):
-    from_flat({"name": "ar", "gama": 0.1}, spare={"gama"})
+
+
+def test_where_an_old_and_a_new_name_are_given_the_new_one_counts():
+  for given in ({"guess": "a", "draft_init": "b"}, {"draft_init": "b", "guess": "a"}):
+    assert registry.modern(given) == {"draft_init": "b"}
+
+
+BY_HAND = [
+  ({"temperature": "0.7", "top_k": "3"}, decode.AR(decode.Categorical(0.7, 3))),
+  ({"name": "sbd", "rule": "eb_entropy", "gamma": "1.5"}, decode.SBD(16, decode.EBEntropy(1.5))),
+  (
+    {"name": "sbd", "rule": "eb_confidence", "gamma": "1.5", "block_size": "6"},
+    decode.SBD(6, decode.EBConfidence(1.5)),
+  ),
+  ({"name": "sbd", "rule": "eb_margin", "gamma": "1.5"}, decode.SBD(16, decode.EBMargin(1.5))),
+  ({"name": "sbd", "rule": "factor", "f": "2.5"}, decode.SBD(16, decode.Factor(2.5))),
+  (
+    {"name": "sbd", "rule": "confidence_threshold", "tau": "0.3"},
+    decode.SBD(16, decode.ConfidenceThreshold(0.3)),
+  ),
+  (
+    {"name": "sbd", "rule": "entropy_threshold", "gamma": "1.5"},
+    decode.SBD(16, decode.EntropyThreshold(1.5)),
+  ),
+  (
+    {"name": "sbd", "rule": "top_k", "tokens_per_step": "3", "score": "margin"},
+    decode.SBD(16, decode.TopK(3, "margin")),
+  ),
+  (
+    {"name": "mdm", "temperature": "0.7", "steps": "3", "noise": "cosine"},
+    decode.MDM(decode.Ancestral(3, "cosine"), token=decode.Categorical(0.7)),
+  ),
+  (
+    {"name": "ssmd", "window": "constant", "window_size": "4", "n_inner": "0"},
+    decode.SSMD(decode.Constant(4), n_inner=0),
+  ),
+  (
+    {"name": "freedave", "threshold": "0.8", "eager": "true", "block_size": "4"},
+    decode.FreeDave(decode.Threshold(0.8), eager=True, blocks=decode.Blocks(4)),
+  ),
+]
+
+
+@pytest.mark.parametrize("texts, method", BY_HAND, ids=lambda x: "")
+def test_flags_build_what_one_would_write(texts, method):
+  found = of_flags(texts).method
+  assert found == method and jax.tree.structure(found) == jax.tree.structure(method)
+
+
+# Flags, and other values of every setting that they have.
+OTHER_VALUES = [
+  ({"temperature": "0.5"}, {"temperature": "0.7", "top_k": "3", "top_p": "0.5"}),
+  ({"name": "sbd"}, {"rule": "factor", "gamma": "0.3", "temperature": "1"}),
+  (
+    {"name": "sbd", "rule": "top_k"},
+    {"rule": "factor", "tokens_per_step": "2", "score": "margin", "temperature": "1"},
+  ),
+  (
+    {"name": "sbd_verified", "temperature": "0.5"},
+    {
+      "drafting": "fused", "points": "2", "candidates": "true", "verify": "resample",
+      "temperature": "0.7", "top_k": "3", "top_p": "0.5",
+    },
+  ),
+  (
+    {"name": "static", "attention": "block_causal", "early_exit": "true"},
+    {
+      "attention": "full", "early_exit": "false", "exit_at": "eos", "temperature": "1",
+      "score": "margin", "suppress": "(4,)", "cache": "none", "shifted": "true",
+      "cfg_scale": "0.5", "steps_per_block": "2",
+    },
+  ),
+  (
+    {"name": "dynamic", "attention": "block_causal"},
+    {
+      "attention": "full", "early_exit": "true", "temperature": "1", "score": "margin",
+      "suppress": "(4,)", "cache": "none", "shifted": "true", "cfg_scale": "0.5",
+      "threshold": "0.5",
+    },
+  ),
+  (
+    {"name": "freedave", "attention": "block_causal", "eager": "true"},
+    {
+      "attention": "full", "early_exit": "true", "temperature": "1", "score": "margin",
+      "suppress": "(4,)", "cache": "none", "shifted": "true", "cfg_scale": "0.5",
+      "steps_per_block": "2", "draft_steps": "3", "draft_mode": "batch", "eager": "false",
+      "skip_known_forwards": "true", "reuse_verified_kv": "true",
+    },
+  ),
+  (
+    {"name": "jacobi", "pool": "points", "num_candidates": "2"},
+    {
+      "draft_init": "vocabulary", "pool": "none", "num_candidates": "1", "draft_mode": "batch",
+      "temperature": "1",
+    },
+  ),
+  (
+    {"name": "jacobi_window", "temperature": "0.5"},
+    {
+      "draft_init": "vocabulary", "pool": "points", "verify": "resample", "temperature": "1",
+      "top_k": "3", "top_p": "0.5",
+    },
+  ),
+  (
+    {"name": "jacobi_multiblock", "pool": "ngrams", "pool_size": "9", "n_gram": "3"},
+    {
+      "num_blocks": "3", "spawn_ratio": "0.2", "eager": "true", "draft_init": "vocabulary",
+      "pool": "none", "pool_size": "7", "n_gram": "2", "num_candidates": "1",
+      "draft_mode": "batch", "temperature": "1",
+    },
+  ),
+  (
+    {"name": "mdm", "attention": "full"},
+    {"unmask": "top_k", "steps": "3", "noise": "cosine", "temperature": "1"},
+  ),
+  (
+    {"name": "ssmd", "temperature": "0.5"},
+    {
+      "window": "full", "dtau": "0.4", "n_inner": "2", "first_equal": "true",
+      "temperature": "0.7", "top_k": "3", "top_p": "0.5",
+    },
+  ),
+]  # fmt: skip
+
+
+def program(decoding):
+  """A sampler as traced: its first state and a step, with the constants they hold."""
+  lm = LM if isinstance(LM, decoding.method.models) else fill_reference.self_speculative(LM)
+  params = jax.eval_shape(lm.init, jax.random.key(0))
+  sampler = decoding.method.sampler(lm, decoding.limits((3,)))
+  init = jax.make_jaxpr(sampler.init, return_shape=True)(params, *PROMPT, jax.random.key(0))
+  both = init[0], jax.make_jaxpr(sampler.step)(params, init[1])
+  return [(str(made), [np.asarray(c).tobytes() for c in made.consts]) for made in both]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("texts, others", OTHER_VALUES, ids=lambda x: x.get("name", ""))
+def test_every_setting_changes_the_program(texts, others):
+  # Recycled drafts have one verify rule, masked diffusion one kind of attention.
+  fixed = {"max_tokens", "name"} | ({"verify"} if "pool" in texts else set())
+  fixed |= {"attention"} if texts.get("name") == "mdm" else set()
+  texts = {"max_tokens": "6", **texts}
+  if "block_size" in of_flags(texts).flat():
+    texts, others = texts | {"block_size": "4"}, others | {"block_size": "5"}
+  assert others.keys() == of_flags(texts).flat().keys() - fixed
+  plain = program(of_flags(texts))
+  for name, text in others.items():
+    changed = from_flat(texts | {name: text}, parse_value, spare=texts.keys() - {name})
+    assert program(changed) != plain, name
 
 
 # How many tokens a forward works on, where it is not the block.

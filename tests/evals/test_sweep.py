@@ -2,6 +2,7 @@
 
 import pytest
 
+from sbdjax.decode import AR
 from sbdjax.errors import UsageError
 from sbdjax.evals import sweep
 
@@ -33,6 +34,35 @@ def test_other_settings_or_weights_are_other_points():
     for g in (0.1, 0.2)
   ]
   assert same[0] == same[1]
+
+
+def test_the_base_may_say_what_an_entry_does_not_use_but_not_what_does_not_exist():
+  base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd", "gamma": 0.5}}
+  assert sweep.make_point(base, {"decoder.name": "ar"}).decoding.method == AR()
+  base["decoder"]["gama"] = 0.5
+  with pytest.raises(UsageError, match="unknown field decoder.gama"):
+    sweep.make_point(base, {"decoder.name": "ar"})
+
+
+def test_flags_must_have_an_effect_on_some_point():
+  base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd", "gamma": 0.5, "tau": 0.5}}
+  grid = [{"decoder.name": "ar"}, {"decoder.gamma": 0.1}]
+  sweep.check_used(base, grid, ["gamma", "name"])
+  with pytest.raises(UsageError, match="decoder.tau has no effect here: with decoder.name=ar"):
+    sweep.check_used(base, grid, ["gamma", "tau"])
+
+
+def test_old_names_of_the_base_give_way_to_the_entry():
+  base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "jacobi", "guess": "text"}}
+  notes = []
+  point = sweep.make_point(base, {"decoder.draft_init": "vocabulary"}, notes.append)
+  assert point.decoding.flat()["draft_init"] == "vocabulary" and len(notes) == 1
+  old = point.settings(1)
+  old["decoder"]["guess"] = old["decoder"].pop("draft_init")
+  assert sweep.key_of(old) == sweep.key_of(point.settings(1))
+  base["decoder"] = {"name": "jacobi", "draft_init": "text"}
+  point = sweep.make_point(base, {"decoder.guess": "vocabulary"})
+  assert point.decoding.flat()["draft_init"] == "vocabulary"
 
 
 @pytest.mark.parametrize(

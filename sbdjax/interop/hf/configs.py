@@ -393,7 +393,7 @@ def named_dtype(settings: Settings) -> str | None:
   return name if name in ("float32", "bfloat16", "float16") else None
 
 
-def _check_needs(needs: Mapping[str, tuple], settings: Settings, where: str):
+def _check_needs(needs: Mapping[str, tuple], settings: Settings, where: str) -> None:
   for key, allowed in needs.items():
     value = settings.get(key)
     if value is not None and value not in allowed:

@@ -82,7 +82,7 @@ class Tensors:
     same = first.shape == usual.shape and np.allclose(first, usual, rtol=1e-6, atol=0)
     return None if same else tuple(first.tolist())
 
-  def check_all_used(self, used: set[str], tied: bool):
+  def check_all_used(self, used: set[str], tied: bool) -> None:
     """Raises CheckpointError for a tensor that is not `used`, ignored, or the head of a tied model."""
     bare = {self._bare(name) for name in used}
     if tied:
@@ -99,7 +99,7 @@ class Tensors:
         + (f", and {len(surplus) - 1} more" if len(surplus) > 1 else "")
       )
 
-  def check_tied_head(self, embedding: str):
+  def check_tied_head(self, embedding: str) -> None:
     """A tied model's files may hold its head all the same; it must be the embedding.
 
     Raises:

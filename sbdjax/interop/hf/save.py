@@ -64,7 +64,9 @@ def write(
     _write_shards(temporary, tensors, max_shard_bytes)
 
 
-def _name_mask_token(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None):
+def _name_mask_token(
+  folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None
+) -> None:
   """Lets tokenizer_config.json name the mask token, where that is a token of the vocabulary."""
   if not isinstance(tokenizer, LibraryTokenizer) or mask_id is None:
     return
