@@ -29,7 +29,7 @@ import numpy as np
 
 from sbdjax import masks
 from sbdjax.bench.timing import compile_for, summarise
-from sbdjax.cli import record
+from sbdjax.evals import record
 from sbdjax.kernels import backend, parts, xla, xla_tiles
 from sbdjax.lm import make_lm
 from sbdjax.nn.transformer import TransformerConfig
