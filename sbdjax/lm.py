@@ -13,6 +13,7 @@ from sbdjax import cache as kv_cache
 from sbdjax import checks
 from sbdjax.cache import KVCache
 from sbdjax.masks import Causal, Mask
+from sbdjax.nn import prepare
 from sbdjax.nn.config import check_attention
 from sbdjax.nn.transformer import Transformer, TransformerConfig
 
@@ -20,6 +21,12 @@ Params = Any
 
 # A cache holds whole groups of so many slots: kernels on GPUs copy rows in eights.
 _SLOTS = 8
+
+
+def as_given(params: Params, rows: int = 1) -> Params:
+  """`LM.prepare` of a model that has nothing to prepare."""
+  del rows
+  return params
 
 
 class LM(NamedTuple):
@@ -35,6 +42,13 @@ class LM(NamedTuple):
     logits: (params, hidden_BxTxD) -> float32 logits_BxTxV, the mask token left out (its probability
       is exactly 0); call it only where logits are needed.
     init_cache: (batch, capacity) -> KVCache of at least so many slots a row (whole eights).
+    prepare: (params, rows=1) -> params laid out for decoding on the device that holds them, to be
+      made once and used for many forwards; `apply` and `logits` take either. `rows`: query rows
+      (batch times window) of most forwards, of which only 1 or more matters. Layers become
+      separate arrays, and weights for several rows transposed ones, on a single CPU; anywhere
+      else, and where parameters are traced or cut over devices, they are returned as given. For
+      one row this takes the memory of one more head, for several that of the layers once more,
+      as long as the caller keeps `params`. Losses want parameters as `init` makes them.
   """
 
   config: TransformerConfig
@@ -42,6 +56,7 @@ class LM(NamedTuple):
   apply: Callable[..., tuple[jax.Array, Any]]
   logits: Callable[[Params, jax.Array], jax.Array]
   init_cache: Callable[[int, int], KVCache]
+  prepare: Callable[..., Params] = as_given
 
   def dropping(self, keys_B: jax.Array) -> LM:
     """This model with channels dropped (`config.dropout`) by the key of each row, for training."""
@@ -108,7 +123,12 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
       c.num_layers, batch, capacity, c.num_kv_heads, c.head_dim, jnp.dtype(c.compute_dtype)
     )
 
-  return LM(config, init, apply, logits, init_cache)
+  def prepared(params: Params, rows: int = 1) -> Params:
+    if prepare.HEAD in params or not prepare.on_one_cpu(params):
+      return params
+    return prepare.network(params, rows)
+
+  return LM(config, init, apply, logits, init_cache, prepared)
 
 
 def suppress(logits: jax.Array, token_id: int | None) -> jax.Array:

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 
 from sbdjax import checks, masks
 from sbdjax.errors import UsageError
-from sbdjax.lm import suppress
+from sbdjax.lm import as_given, suppress
+from sbdjax.nn import prepare
 from sbdjax.nn.config import check_attention
 from sbdjax.nn.embedding import as_padding
 from sbdjax.nn.sigma import HeadConfig, SigmaHead, layer_config
@@ -49,6 +50,8 @@ class SigmaLM(NamedTuple):
       revealed tokens, for the first hidden place of a row), where it is given.
     logits: (params, hidden_...xD) -> float32 logits_...xV, of either kind of hidden state; the mask
       token is left out, as by `LM.logits`.
+    prepare: (params, rows=1) -> params laid out for decoding, as of `LM`; forwards are of whole
+      sequences, so `rows` is not looked at, and nothing is transposed.
   """
 
   config: TransformerConfig
@@ -57,6 +60,7 @@ class SigmaLM(NamedTuple):
   trunk: Callable[..., jax.Array]
   target: Callable[..., jax.Array]
   logits: Callable[[Params, jax.Array], jax.Array]
+  prepare: Callable[..., Params] = as_given
 
   @property
   def mask_id(self) -> int:
@@ -184,4 +188,10 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")
     return suppress(run(params, Transformer.stream_logits, hidden), config.mask_id)
 
-  return SigmaLM(config, head, init, trunk, target, logits)
+  def prepared(params: Params, rows: int = 1) -> Params:
+    del rows
+    if isinstance(params["trunk"]["layers"], tuple) or not prepare.on_one_cpu(params):
+      return params
+    return {part: prepare.layers(params[part], 1) for part in ("trunk", "head")}
+
+  return SigmaLM(config, head, init, trunk, target, logits, prepared)

@@ -21,7 +21,7 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 LAYERS = [
   ("errors",),
   ("pytree",),
-  ("settings", "checks"),
+  ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
   ("nn",),
@@ -40,7 +40,18 @@ LAYERS = [
 SIDE = {
   "data": {"errors", "settings"},
   "presets": {"errors", "settings", "data"},
-  "interop": {"errors", "data", "masks", "cache", "kernels", "nn", "lm", "sigma_lm"},
+  "interop": {
+    "errors",
+    "settings",
+    "checks",
+    "data",
+    "masks",
+    "cache",
+    "kernels",
+    "nn",
+    "lm",
+    "sigma_lm",
+  },
 }
 USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}

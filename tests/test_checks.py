@@ -151,3 +151,10 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_public_functions_name_the_argument(name):
   assert message_of(CASES[name]).startswith(name)
+
+
+def test_a_loss_asks_for_no_more_than_it_reads():
+  batch = batch_with(example_id=None)
+  loss_of(losses.NTPLoss, table_model.make_lm(halves=1), batch)
+  with pytest.raises(UsageError, match="example_id"):
+    loss_of(losses.MDMLoss, table_model.make_lm(halves=1), batch)

@@ -23,7 +23,7 @@ from sbdjax.decode import registry
 from sbdjax.interop import load_pretrained
 
 # SDAR-8B and TraDo-8B (Qwen3-8B's shape): what a real model of this kind would gain.
-LARGE = roofline.Shape(
+LARGE = roofline.NetworkShape(
   num_layers=36, d_model=4096, attention_width=4096, kv_width=1024, kv_cache_width=1024,
   ffn_width=12288, ffn_products=3, vocab_size=151936, weight_bytes=2, kv_bytes=2,
 )  # fmt: skip

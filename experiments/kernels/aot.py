@@ -3,8 +3,10 @@
 What `make kernels-aot` runs. A target whose compile-only client is not installed is skipped, and
 says so: TPUs need libtpu (pip install "jax[tpu]"), GPUs the CUDA plugin (pip install "jax[cuda13]")
 of JAX 0.11 or newer, and ptxas. Every target has a process of its own. Fails where a program does
-not compile or a GPU kernel spills; writes one line a program to --out. --bundles counts the
-instructions of TPU kernels, and those that spill, in what the compiler dumps (80 MB a program).
+not compile, a GPU kernel spills, or a figure of a program is larger than in its line of --out:
+registers, shared memory, instructions, temporaries, bytes moved. Programs without a line there get
+one; --accept replaces the lines of all that was compiled. --bundles counts the instructions of TPU
+kernels, and those that spill, in what the compiler dumps (80 MB per program).
 """
 
 from __future__ import annotations
@@ -20,6 +22,47 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = pathlib.Path(__file__).with_name("aot.jsonl")
 TARGETS = ("v5e:2x2", "v6e:2x2", "h200:1")
+# How much larger than recorded a figure may be: compilers' versions differ a little. What must not
+# grow at all is 0; figures of an older record that has none of a name have no limit.
+SLACK = {
+  "registers": 0.0,
+  "spill_bytes": 0.0,
+  "shared_bytes": 0.0,
+  "bundles": 0.05,
+  "vector_spills": 0.05,
+  "vector_fills": 0.05,
+  "temporary_bytes": 0.1,
+  "memory_bytes": 0.02,
+  "bytes_accessed": 0.05,
+}
+
+
+def figures(line: dict) -> dict[str, int]:
+  """What of a line has a limit: "temporary_bytes", "flash_dq registers", ..."""
+  found = {name: line[name] for name in SLACK if line.get(name) is not None}
+  for kernel in line["kernels"]:
+    found |= {f"{kernel['name']} {name}": kernel[name] for name in SLACK if name in kernel}
+  return found
+
+
+def regressions(line: dict, recorded: dict) -> list[str]:
+  """Figures of a program that are larger than in its recorded line."""
+  now, then = figures(line), figures(recorded)
+  return [
+    f"{name} {now[name]}, recorded {then[name]}"
+    for name in now
+    if name in then and now[name] > then[name] * (1 + SLACK[name.split()[-1]])
+  ]
+
+
+def key(line: dict) -> tuple[str, str]:
+  return line["target"], line["job"]
+
+
+def read(path: pathlib.Path) -> dict[tuple[str, str], dict]:
+  """Recorded lines by target and job."""
+  lines = path.read_text().splitlines() if path.is_file() else []
+  return {key(line): line for line in map(json.loads, lines)}
 
 
 def worker(target: str, folder: pathlib.Path) -> None:
@@ -60,6 +103,7 @@ def worker(target: str, folder: pathlib.Path) -> None:
         "kernels": [{"name": k.name} | k.numbers for k in kernels],
         "memory_bytes": program.memory_bytes,
         "temporary_bytes": program.temporary_bytes,
+        "bytes_accessed": aot.bytes_accessed(program),
         "compile_seconds": program.compile_seconds,
         "compile_cpu_seconds": program.compile_cpu_seconds,
       }
@@ -112,13 +156,17 @@ def show(line: dict) -> str:
     if "temporary_bytes" in line
     else ""
   )
+  if line.get("bytes_accessed"):
+    least = line["memory_bytes"] - line["temporary_bytes"]
+    memory += f"moves {line['bytes_accessed'] / least:.2f} of its arguments and results; "
   return f"{line['target']}: {line['job']}: {verdict} ({memory}{kernels})"
 
 
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--targets", default=",".join(TARGETS), help="separated by commas")
-  parser.add_argument("--out", type=pathlib.Path, default=OUT, help="JSON lines")
+  parser.add_argument("--out", type=pathlib.Path, default=OUT, help="JSON lines, and limits")
+  parser.add_argument("--accept", action="store_true", help="what is compiled now is the record")
   parser.add_argument("--bundles", action="store_true", help="count TPU kernels' instructions")
   parser.add_argument("--worker", help=argparse.SUPPRESS)
   parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
@@ -126,16 +174,21 @@ def main() -> int:
   if args.worker:
     worker(args.worker, args.folder)
     return 0
-  lines = []
+  recorded, compiled = read(args.out), []
   for target in args.targets.split(","):
     found = run(target, args.bundles)
+    for line in found:
+      if not args.accept and "skipped" not in line and key(line) in recorded:
+        line["problems"] += regressions(line, recorded[key(line)])
     print("\n".join(map(show, found)), flush=True)
-    lines += found
-  compiled = [line for line in lines if "skipped" not in line]
-  if compiled:
-    args.out.write_text("".join(json.dumps(line) + "\n" for line in compiled))
+    compiled += [line for line in found if "skipped" not in line]
+  failed = any(line["problems"] for line in compiled)
+  new = {key(line): line for line in compiled if args.accept or key(line) not in recorded}
+  if new and not failed:
+    lines = (recorded | new).values()
+    args.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
     print(f"recorded in {args.out}")
-  return 1 if any(line["problems"] for line in compiled) else 0
+  return 1 if failed else 0
 
 
 if __name__ == "__main__":

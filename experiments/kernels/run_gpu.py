@@ -106,9 +106,9 @@ def _ours() -> str:
 
 
 def _shape(size: Size, batch: int = 1):
-  from sbdjax.bench.attention import Shape
+  from sbdjax.bench.attention import AttentionShape
 
-  return Shape(batch, *size.heads, size.dtype)
+  return AttentionShape(batch, *size.heads, size.dtype)
 
 
 def correctness(size: Size) -> Iterator[Callable[[], list[dict]]]:

@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 
 from sbdjax.bench import roofline
 
-LLAMA_8B = roofline.Shape(
+LLAMA_8B = roofline.NetworkShape(
   num_layers=32,
   d_model=4096,
   attention_width=4096,

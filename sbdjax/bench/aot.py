@@ -18,13 +18,13 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sbdjax.bench import attention, decode_attention
-from sbdjax.bench.attention import Shape
+from sbdjax.bench.attention import AttentionShape
 from sbdjax.bench.rivals import RIVALS
 from sbdjax.bench.timing import Program, compile_for
 from sbdjax.kernels import sharded
 
 # Llama 3.1 8B's attention.
-SHAPE = Shape(num_heads=32, num_kv_heads=8, head_dim=128, dtype="bfloat16")
+SHAPE = AttentionShape(num_heads=32, num_kv_heads=8, head_dim=128, dtype="bfloat16")
 BLOCK_SIZE = 16
 
 
@@ -41,10 +41,10 @@ class Job:
   build: Callable[[str], tuple[Callable, tuple[Any, ...]]]
 
 
-def _training(case: str, length: int, shape: Shape) -> Job:
+def _training(case: str, length: int, shape: AttentionShape) -> Job:
   """Forward with backward, the plan of the mask included, for a traced block size."""
 
-  def build(backend: str):
+  def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
     rival = RIVALS[backend]
     plan = attention.planner(rival, case, length, BLOCK_SIZE)
     run = attention.program(rival, "forward+backward")
@@ -56,8 +56,8 @@ def _training(case: str, length: int, shape: Shape) -> Job:
   return Job(f"{case} L={length} Dh={shape.head_dim}", build)
 
 
-def _decoding(block_size: int, capacity: int, shape: Shape) -> Job:
-  def build(backend: str):
+def _decoding(block_size: int, capacity: int, shape: AttentionShape) -> Job:
+  def build(backend: str) -> tuple[Callable, tuple[Any, ...]]:
     return decode_attention.program(backend, block_size), tuple(
       decode_attention.shapes(shape, block_size, capacity, layers=2)
     )
@@ -82,6 +82,16 @@ def compile_job(job: Job, backend: str, device: Any) -> Program:
   placed = NamedSharding(mesh, P())
   placed_args = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed) for x in args]
   return compile_for(jax.jit(sharded.within(mesh, fn)), *placed_args)
+
+
+def bytes_accessed(program: Program) -> int | None:
+  """Bytes that a program moves as XLA's cost model counts them; None where it does not say.
+
+  Arguments and results, each once, are the least (the roofline). What a kernel reads of a buffer
+  that it walks itself is counted only where the kernel says so.
+  """
+  costs = program.call.cost_analysis() or {}
+  return int(costs["bytes accessed"]) if "bytes accessed" in costs else None
 
 
 class Kernel(NamedTuple):

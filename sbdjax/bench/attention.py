@@ -21,7 +21,7 @@ PASSES = tuple(_PRODUCTS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class AttentionShape:
   """Arrays of one attention.
 
   Attributes:
@@ -39,7 +39,7 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class AttentionTiming:
   """One measurement.
 
   Attributes:
@@ -74,13 +74,13 @@ class Row:
 
 
 def measured(
-  row: Row,
-  shape: Shape,
+  row: AttentionTiming,
+  shape: AttentionShape,
   mask: masks.Mask,
   found: Summary,
   compile_seconds: float,
   temporary_bytes: int | None = None,
-) -> Row:
+) -> AttentionTiming:
   """`row` with what was found; effective TFLOP/s are of the pairs that `mask` shows."""
   pairs = cases.visible_pairs(mask, row.queries, row.queries)
   return dataclasses.replace(
@@ -99,12 +99,12 @@ def failed(row: Any, error: Exception) -> Any:
   return dataclasses.replace(row, error=f"{type(error).__name__}: {error}".split("\n")[0][:300])
 
 
-def flops(shape: Shape, pairs: int, work: str) -> float:
+def flops(shape: AttentionShape, pairs: int, work: str) -> float:
   """Of all products over `pairs` (query, key) pairs a row and head."""
   return 2.0 * _PRODUCTS[work] * shape.batch * shape.num_heads * shape.head_dim * pairs
 
 
-def operands(shape: Shape, length: int, time_major: bool) -> list[jax.Array]:
+def operands(shape: AttentionShape, length: int, time_major: bool) -> list[jax.Array]:
   """q, k, v and the gradient of the output, normal numbers: [B, heads, T, Dh] or time first."""
   found = []
   for i, heads in enumerate(
@@ -142,17 +142,17 @@ def measure(
   rival: Rival,
   case: str,
   work: str,
-  shape: Shape,
+  shape: AttentionShape,
   length: int,
   block_size: int,
   *,
   repeats: int,
   lasting: float,
-) -> Row:
+) -> AttentionTiming:
   """Times one program; an error of its own (out of memory, no such kernel) is part of the row."""
   rule = cases.TRAINING[case]
   queries = rule.queries(length, block_size)
-  row = Row(case, name, work, length, queries, block_size, shape.batch)
+  row = AttentionTiming(case, name, work, length, queries, block_size, shape.batch)
   try:
     plan = jax.jit(planner(rival, case, length, block_size))(jnp.int32(block_size))
     args = (*operands(shape, queries, rival.time_major), plan)

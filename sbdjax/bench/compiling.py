@@ -17,7 +17,7 @@ from sbdjax.sigma_lm import SigmaLM
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CompileTiming:
   """One measurement.
 
   Attributes:
@@ -35,8 +35,8 @@ class Row:
   temporary_bytes: int
 
 
-def _row(name: str, num_layers: int, programs: Sequence[Program]) -> Row:
-  return Row(
+def _row(name: str, num_layers: int, programs: Sequence[Program]) -> CompileTiming:
+  return CompileTiming(
     name,
     num_layers,
     sum(p.compile_seconds for p in programs),
@@ -45,7 +45,9 @@ def _row(name: str, num_layers: int, programs: Sequence[Program]) -> Row:
   )
 
 
-def time_update(name: str, num_layers: int, step: Callable, state: Any, batch: dict) -> Row:
+def time_update(
+  name: str, num_layers: int, step: Callable, state: Any, batch: dict
+) -> CompileTiming:
   """Compiles a jitted update for an abstract state and a batch, of which only shapes matter."""
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
   return _row(name, num_layers, [compile_for(step, state, shapes)])
@@ -60,7 +62,7 @@ def time_sampler(
   *,
   batch_size: int,
   prompt_length: int,
-) -> Row:
+) -> CompileTiming:
   """Compiles a sampler, the prompt's forward and the loop, for abstract parameters."""
   prompt = (
     jax.ShapeDtypeStruct((batch_size, prompt_length), jnp.int32),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 
 from sbdjax import masks
 from sbdjax.bench import attention, cases, decode_attention
-from sbdjax.bench.attention import Shape
+from sbdjax.bench.attention import AttentionShape
 from sbdjax.bench.rivals import RIVALS
 
 # Largest error allowed, as a share of the largest number of the result: a few roundings.
@@ -19,7 +20,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Comparison:
   """One comparison.
 
   Attributes:
@@ -39,7 +40,7 @@ class Row:
   ok: bool
 
 
-def reference(q, k, v, d_o, visible_TxS) -> list[np.ndarray]:
+def reference(q: Any, k: Any, v: Any, d_o: Any, visible_TxS: Any) -> list[np.ndarray]:
   """(o, dq, dk, dv) of arrays [B, heads, T or S, Dh], all in float64, from the definition."""
   q, k, v, d_o = (np.asarray(x, np.float64) for x in (q, k, v, d_o))
   batch, heads, _, head_dim = q.shape
@@ -59,15 +60,17 @@ def reference(q, k, v, d_o, visible_TxS) -> list[np.ndarray]:
   return [o, d_scores @ k, d_k, d_v]
 
 
-def _row(case: str, backend: str, array: str, found, expected, dtype: str) -> Row:
+def _row(
+  case: str, backend: str, array: str, found: Any, expected: np.ndarray, dtype: str
+) -> Comparison:
   error = float(np.max(np.abs(np.asarray(found, np.float64) - expected)))
   scale = float(np.max(np.abs(expected)))
-  return Row(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)
+  return Comparison(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)
 
 
 def check_training(
-  backend: str, case: str, shape: Shape, length: int, block_size: int
-) -> list[Row]:
+  backend: str, case: str, shape: AttentionShape, length: int, block_size: int
+) -> list[Comparison]:
   """Output and gradients of a rival of that name under a mask; the block size is traced."""
   rule, rival = cases.TRAINING[case], RIVALS[backend]
   queries = rule.queries(length, block_size)
@@ -87,8 +90,8 @@ def check_training(
 
 
 def check_decoding(
-  backend: str, shape: Shape, block_size: int, lengths: list[int], capacity: int
-) -> Row:
+  backend: str, shape: AttentionShape, block_size: int, lengths: list[int], capacity: int
+) -> Comparison:
   """A window over a cache of two layers whose rows have different lengths; the last one is read last."""
   shape = dataclasses.replace(shape, batch=len(lengths))
   *arrays, _ = decode_attention.shapes(shape, block_size, capacity, layers=2)

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax.bench import cases
-from sbdjax.bench.attention import Shape, failed
+from sbdjax.bench.attention import AttentionShape, failed
 from sbdjax.bench.timing import Summary, compile_for, seconds_a_call
 from sbdjax.kernels import backend
 from sbdjax.kernels.parts import Layer
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class DecodeAttentionTiming:
   """One measurement.
 
   Attributes:
@@ -62,7 +62,7 @@ def copy_bandwidth(size: int, repeats: int, lasting: float = 0.0) -> Summary:
   return Summary(moved / found.median, moved / found.high, moved / found.low)
 
 
-def bytes_of(shape: Shape, block_size: int, context: int) -> int:
+def bytes_of(shape: AttentionShape, block_size: int, context: int) -> int:
   """What attention over one layer's cache must read and write."""
   itemsize = jnp.dtype(shape.dtype).itemsize
   keys = 2 * shape.num_kv_heads * (context + block_size)
@@ -88,7 +88,9 @@ def program(name: str, block_size: int) -> Callable:
   return run
 
 
-def shapes(shape: Shape, block_size: int, capacity: int, layers: int) -> list[jax.ShapeDtypeStruct]:
+def shapes(
+  shape: AttentionShape, block_size: int, capacity: int, layers: int
+) -> list[jax.ShapeDtypeStruct]:
   """Arguments of `program`."""
   b, k, dh, dtype = shape.batch, shape.num_kv_heads, shape.head_dim, jnp.dtype(shape.dtype)
   q = jax.ShapeDtypeStruct((b, shape.num_heads, block_size, dh), dtype)
@@ -99,7 +101,7 @@ def shapes(shape: Shape, block_size: int, capacity: int, layers: int) -> list[ja
 
 def measure(
   name: str,
-  shape: Shape,
+  shape: AttentionShape,
   block_size: int,
   context: int,
   *,
@@ -107,7 +109,7 @@ def measure(
   read_bytes: int,
   repeats: int,
   lasting: float,
-) -> Row:
+) -> DecodeAttentionTiming:
   """Times one program; an error of its own is part of the row.
 
   Args:
@@ -117,7 +119,7 @@ def measure(
   """
   moved = bytes_of(shape, block_size, context)
   layers = math.ceil(read_bytes / moved)
-  row = Row(name, block_size, context, shape.batch, layers)
+  row = DecodeAttentionTiming(name, block_size, context, shape.batch, layers)
   try:
     *arrays, length = shapes(shape, block_size, context, layers)
     keys = jax.random.split(jax.random.key(0), len(arrays))

@@ -14,7 +14,7 @@ from sbdjax.decode.method import Method
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class DecodingTiming:
   """One measurement.
 
   Attributes:
@@ -56,7 +56,7 @@ class Row:
     return self.tokens / self.batch_size / self.nfe
 
 
-def with_overhead(row: Row, found: Overhead) -> Row:
+def with_overhead(row: DecodingTiming, found: Overhead) -> DecodingTiming:
   """`row` with what its sampler adds to its forwards."""
   return dataclasses.replace(
     row,
@@ -76,13 +76,13 @@ def time_sampler(
   prompts: Sequence[Sequence[int]],
   *,
   repeats: int,
-) -> tuple[Row, list[list[int]]]:
+) -> tuple[DecodingTiming, list[list[int]]]:
   """Times one batch of prompts; also returns the tokens that were generated."""
   run = lambda: decoder.run(method, params, prompts, jax.random.key(0), len(prompts))
   first = run()  # compiles, and is slower than the others
   passes: list[Pass] = [run() for _ in range(repeats)]
   speed = summarise([p.tokens_per_second for p in passes])
-  row = Row(
+  row = DecodingTiming(
     decoder=name,
     batch_size=len(prompts),
     tokens=first.tokens,

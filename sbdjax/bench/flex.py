@@ -6,13 +6,14 @@ import functools
 import importlib.util
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import masks
 from sbdjax.bench import cases
-from sbdjax.bench.attention import Row, Shape, failed, measured
+from sbdjax.bench.attention import AttentionShape, AttentionTiming, failed, measured
 from sbdjax.bench.timing import seconds_a_call
 
 
@@ -25,7 +26,7 @@ def missing() -> str:
   return "" if torch.cuda.is_available() else "torch finds no CUDA device"
 
 
-def block_mask(mask: masks.Mask, num_queries: int, num_keys: int, device: str):
+def block_mask(mask: masks.Mask, num_queries: int, num_keys: int, device: str) -> Any:
   """FlexAttention's block mask of a rule, from its intervals."""
   import torch
   from torch.nn.attention.flex_attention import create_block_mask
@@ -61,7 +62,7 @@ def program(work: str, attend: Callable) -> Callable:
   return {"forward": forward, "forward+backward": both}[work]
 
 
-def operands(shape: Shape, length: int, device: str) -> list:
+def operands(shape: AttentionShape, length: int, device: str) -> list:
   """q, k, v and the gradient of the output, normal numbers, [B, heads, T, Dh]."""
   import torch
 
@@ -82,18 +83,18 @@ def operands(shape: Shape, length: int, device: str) -> list:
 def measure(
   case: str,
   work: str,
-  shape: Shape,
+  shape: AttentionShape,
   length: int,
   block_size: int,
   *,
   repeats: int,
   lasting: float,
   device: str = "cuda",
-) -> Row:
+) -> AttentionTiming:
   """As `attention.measure`, on torch's device."""
   rule = cases.TRAINING[case]
   queries = rule.queries(length, block_size)
-  row = Row(case, "flex", work, length, queries, block_size, shape.batch)
+  row = AttentionTiming(case, "flex", work, length, queries, block_size, shape.batch)
   import torch
   from torch.nn.attention.flex_attention import flex_attention
 

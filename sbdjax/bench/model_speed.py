@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from sbdjax.bench import overhead, parallel, roofline
-from sbdjax.bench.decoding import Row as DecodingRow
-from sbdjax.bench.decoding import time_sampler, with_overhead
+from sbdjax.bench.decoding import DecodingTiming, time_sampler, with_overhead
 from sbdjax.bench.overhead import Forward
 from sbdjax.bench.timing import TimedDecoder
 from sbdjax.decode.base import Limits
@@ -98,7 +97,7 @@ def read_bytes(lm: LM, params: Any, batch: int, cache: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoding:
+class SamplerSpeed:
   """A sampler on the model.
 
   Attributes:
@@ -107,7 +106,7 @@ class Decoding:
       None for a sampler whose forwards are not all of one token.
   """
 
-  row: DecodingRow
+  row: DecodingTiming
   of_copy: float | None
 
 
@@ -121,7 +120,7 @@ def time_samplers(
   block_size: int,
   copy: float,
   repeats: int,
-) -> Iterator[Decoding]:
+) -> Iterator[SamplerSpeed]:
   """AR, then SBD; random weights reveal about one token per forward, so only times mean anything.
 
   Args:
@@ -144,4 +143,4 @@ def time_samplers(
       step = batch_size / row.tokens_per_second
       read = read_bytes(lm, params, batch_size, prompt_length + max_tokens // 2)
       of_copy = read / step / copy
-    yield Decoding(with_overhead(row, added), of_copy)
+    yield SamplerSpeed(with_overhead(row, added), of_copy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from sbdjax.masks import Cached
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class ForwardTiming:
   """One forward.
 
   Attributes:
@@ -54,7 +55,7 @@ class Knee:
   error: float
   inside: bool
 
-  def __call__(self, tokens):
+  def __call__(self, tokens: float | Sequence[float] | np.ndarray) -> np.ndarray:
     return self.floor * np.maximum(1.0, np.asarray(tokens) / self.tokens)
 
 
@@ -73,7 +74,7 @@ def find_knee(tokens: Sequence[float], seconds: Sequence[float]) -> Knee:
 
 def time_forward(
   lm: LM,
-  params,
+  params: Any,
   block_size: int,
   rows: int,
   context: int,
@@ -112,15 +113,15 @@ def time_forward(
 
 def measure(
   lm: LM,
-  params,
+  params: Any,
   block_sizes: Sequence[int],
   totals: Sequence[int],
   context: int,
   repeats: int,
-) -> Iterator[Point]:
+) -> Iterator[ForwardTiming]:
   """A point for every block size and every number of tokens that is a multiple of it."""
   for block_size in block_sizes:
     for total in totals:
       if total % block_size == 0:
         seconds = time_forward(lm, params, block_size, total // block_size, context, repeats)
-        yield Point(block_size, total, *seconds)
+        yield ForwardTiming(block_size, total, *seconds)

@@ -50,7 +50,7 @@ def _ours(name: str, missing: Callable[[str], str] = lambda platform: "") -> Riv
   )
 
 
-def _matrix(mask, num_queries, num_keys):
+def _matrix(mask: masks.Mask, num_queries: int, num_keys: int) -> jax.Array:
   return masks.dense(mask, num_queries, num_keys)[:, None]
 
 
@@ -60,7 +60,7 @@ def _dense(implementation: Literal["xla", "cudnn"]) -> Callable:
   )
 
 
-def _tokamax(q, k, v, matrix):
+def _tokamax(q: jax.Array, k: jax.Array, v: jax.Array, matrix: jax.Array) -> jax.Array:
   import tokamax
 
   return tokamax.dot_product_attention(q, k, v, mask=matrix)

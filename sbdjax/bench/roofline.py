@@ -48,7 +48,7 @@ HARDWARE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class NetworkShape:
   """What of a transformer costs time.
 
   Attributes:
@@ -77,7 +77,7 @@ class Shape:
 
 
 # Layers cancel in every ratio; one is enough.
-PAPER = Shape(
+PAPER = NetworkShape(
   num_layers=1,
   d_model=4096,
   attention_width=4096,
@@ -88,10 +88,10 @@ PAPER = Shape(
 CORRECTED = dataclasses.replace(PAPER, kv_width=8 * 128, ffn_width=16384)
 
 
-def shape_of(config: TransformerConfig, bytes_per_number: float = 2) -> Shape:
+def shape_of(config: TransformerConfig, bytes_per_number: float = 2) -> NetworkShape:
   """The costs of a model of this package; a gated FFN has three products."""
   kv_width = config.num_kv_heads * config.head_dim
-  return Shape(
+  return NetworkShape(
     num_layers=config.num_layers,
     d_model=config.d_model,
     attention_width=config.num_heads * config.head_dim,
@@ -112,7 +112,7 @@ def product_time(m: float, n: int, k: int, bytes_each: float, hardware: Hardware
 
 
 def attention_time(
-  shape: Shape, hardware: Hardware, tokens: float, keys: float, batch_size: int
+  shape: NetworkShape, hardware: Hardware, tokens: float, keys: float, batch_size: int
 ) -> float:
   """Seconds of one layer's fused attention: scores never reach the main memory."""
   queries = batch_size * tokens
@@ -123,7 +123,7 @@ def attention_time(
 
 
 def forward_time(
-  shape: Shape, hardware: Hardware, tokens: float, cache: int = 0, batch_size: int = 1
+  shape: NetworkShape, hardware: Hardware, tokens: float, cache: int = 0, batch_size: int = 1
 ) -> float:
   """time(k): seconds of a forward of `tokens` new tokens a row behind `cache` cached ones."""
   m, d = batch_size * tokens, shape.d_model
@@ -140,7 +140,7 @@ def forward_time(
 
 
 def slowdown(
-  shape: Shape, hardware: Hardware, tokens: float, cache: int = 0, batch_size: int = 1
+  shape: NetworkShape, hardware: Hardware, tokens: float, cache: int = 0, batch_size: int = 1
 ) -> float:
   """time(tokens) / time(1): Table 3. `tokens` may be a mean and need not be whole."""
   one = forward_time(shape, hardware, 1, cache, batch_size)
@@ -148,7 +148,7 @@ def slowdown(
 
 
 def block_speedup(
-  shape: Shape,
+  shape: NetworkShape,
   hardware: Hardware,
   block_size: int,
   nfe_speedup: float,
@@ -168,7 +168,7 @@ def block_speedup(
 
 
 def drafting_speedup(
-  shape: Shape,
+  shape: NetworkShape,
   hardware: Hardware,
   tokens_per_forward: float,
   query_tokens: float,
@@ -184,7 +184,7 @@ CACHES = tuple(2**n for n in (4, 8, 10, 12, 14, 16, 20, 22))
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-def table3(shape: Shape, hardware: Hardware) -> list[dict[str, float]]:
+def table3(shape: NetworkShape, hardware: Hardware) -> list[dict[str, float]]:
   """Slowdown of a block forward, for the paper's batch sizes, caches and block sizes."""
   return [
     dict(batch_size=b, kv_cache=c, block_size=k, slowdown=slowdown(shape, hardware, k, c, b))
@@ -194,7 +194,7 @@ def table3(shape: Shape, hardware: Hardware) -> list[dict[str, float]]:
   ]
 
 
-def table4(shape: Shape, hardware: Hardware) -> list[dict[str, float]]:
+def table4(shape: NetworkShape, hardware: Hardware) -> list[dict[str, float]]:
   """Expected wall-clock speed-up for the paper's NFE speed-ups, batch sizes and block sizes."""
   return [
     dict(

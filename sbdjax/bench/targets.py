@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 Record = dict[str, Any]
 
 
-class Target(NamedTuple):
+class PerformanceTarget(NamedTuple):
   """A number to reach.
 
   Attributes:
@@ -27,7 +27,7 @@ class Target(NamedTuple):
   anywhere: bool = False
 
 
-class Verdict(NamedTuple):
+class TargetOutcome(NamedTuple):
   """A target and what became of it: "pass", "miss" or "not measured"."""
 
   name: str
@@ -63,7 +63,7 @@ _STAGE_OF = {"flex": "flex"}
 _LONG = 8192  # tokens from which a cache's bandwidth, not the start of a kernel, is what counts
 
 
-def _slowest_decoding(records):
+def _slowest_decoding(records: Sequence[Record]) -> float | None:
   """The lowest share of a copy's bandwidth, over windows and long caches, at the largest batch."""
   rows = [r for r in _pick(records, "decode", backend="pallas_gpu") if r.get("of_copy")]
   long = [r for r in rows if r["context"] >= _LONG]
@@ -71,7 +71,7 @@ def _slowest_decoding(records):
   return min((r["of_copy"] for r in long if r["batch"] == batch), default=None)
 
 
-def _largest_slowdown(records):
+def _largest_slowdown(records: Sequence[Record]) -> float | None:
   """time(16) / time(1) at batch 1, the largest over the caches measured."""
   rows = _pick(records, "model", kind="block", batch_size=1, block_size=16)
   return max((r["slowdown"] for r in rows if r["slowdown"]), default=None)
@@ -84,37 +84,43 @@ def _largest(stage: str, field: str, **fields: Any) -> Callable:
   return find
 
 
-def _wrong(records):
+def _wrong(records: Sequence[Record]) -> float | None:
   """Comparisons that failed, or could not be made; None without any."""
   rows = [r for r in _pick(records, "correctness") if "ok" in r or "error" in r]
   return float(sum(not r.get("ok", False) for r in rows)) if rows else None
 
 
 TARGETS = (
-  Target("wrong results", "<=", 0.0, _wrong, anywhere=True),
-  Target("forward, x XLA dense, SBD L=4096", ">=", 5.0, _times_as_fast("xla_dense", "forward")),
-  Target(
+  PerformanceTarget("wrong results", "<=", 0.0, _wrong, anywhere=True),
+  PerformanceTarget(
+    "forward, x XLA dense, SBD L=4096", ">=", 5.0, _times_as_fast("xla_dense", "forward")
+  ),
+  PerformanceTarget(
     "forward+backward, x XLA dense, SBD L=4096",
     ">=",
     4.0,
     _times_as_fast("xla_dense", "forward+backward"),
   ),
-  Target("forward, x FlexAttention, SBD L=4096", ">=", 0.9, _times_as_fast("flex", "forward")),
-  Target(
+  PerformanceTarget(
+    "forward, x FlexAttention, SBD L=4096", ">=", 0.9, _times_as_fast("flex", "forward")
+  ),
+  PerformanceTarget(
     "forward+backward, x FlexAttention, SBD L=4096",
     ">=",
     0.9,
     _times_as_fast("flex", "forward+backward"),
   ),
-  Target("decoding, share of a copy's bandwidth, cache >= 8192", ">=", 0.8, _slowest_decoding),
-  Target("time(16) / time(1), batch 1", "<=", 1.05, _largest_slowdown),
-  Target(
+  PerformanceTarget(
+    "decoding, share of a copy's bandwidth, cache >= 8192", ">=", 0.8, _slowest_decoding
+  ),
+  PerformanceTarget("time(16) / time(1), batch 1", "<=", 1.05, _largest_slowdown),
+  PerformanceTarget(
     "overhead of the AR sampler",
     "<=",
     0.05,
     _largest("model", "overhead", kind="sampler", decoder="ar"),
   ),
-  Target(
+  PerformanceTarget(
     "overhead of the SBD sampler",
     "<=",
     0.05,
@@ -124,7 +130,7 @@ TARGETS = (
 _MEETS = {">=": operator.ge, "<=": operator.le}
 
 
-def judge(records: Sequence[Record]) -> list[Verdict]:
+def judge(records: Sequence[Record]) -> list[TargetOutcome]:
   """Every target against the records; what was not measured is neither passed nor missed."""
   devices = [r["provenance"]["device"] for r in records if "provenance" in r]
   on_gpu = bool(devices) and all(device.startswith("gpu") for device in devices)
@@ -133,5 +139,5 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
     found = target.find(records) if on_gpu or target.anywhere else None
     met = found is not None and _MEETS[target.relation](found, target.wanted)
     verdict = "not measured" if found is None else "pass" if met else "miss"
-    verdicts.append(Verdict(target.name, target.relation, target.wanted, found, verdict))
+    verdicts.append(TargetOutcome(target.name, target.relation, target.wanted, found, verdict))
   return verdicts

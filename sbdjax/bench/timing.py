@@ -70,14 +70,14 @@ class Program(NamedTuple):
     temporary_bytes: the temporaries alone.
   """
 
-  call: Callable
+  call: jax.stages.Compiled
   compile_seconds: float
   compile_cpu_seconds: float
   memory_bytes: int
   temporary_bytes: int
 
 
-def compile_for(fn: Any, *args) -> Program:
+def compile_for(fn: Any, *args: Any) -> Program:
   """Compiles the jitted `fn` for arguments of these shapes; ShapeDtypeStructs will do."""
   wall, cpu = time.perf_counter(), time.process_time()
   call = fn.lower(*args).compile()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sbdjax.bench.decoding import Row
+from sbdjax.bench.decoding import DecodingTiming
 from sbdjax.bench.timing import summarise
 from sbdjax.errors import UsageError
 from sbdjax.nn.transformer import TransformerConfig
@@ -65,7 +65,7 @@ def state_dict(config: TransformerConfig, params: Mapping[str, Any]) -> dict[str
   }
 
 
-def make_llama(config: TransformerConfig, params: Mapping[str, Any]):
+def make_llama(config: TransformerConfig, params: Mapping[str, Any]) -> Any:
   """A LlamaForCausalLM with our weights, in float32 on the CPU.
 
   Raises:
@@ -105,7 +105,7 @@ def time_generate(
   max_tokens: int,
   repeats: int,
   threads: int,
-) -> tuple[Row, list[list[int]]]:
+) -> tuple[DecodingTiming, list[list[int]]]:
   """Times greedy `generate` of prompts of one length; also returns the tokens generated.
 
   The prompts' forward is timed by generating a single token, and taken off. `threads` are those of
@@ -117,7 +117,7 @@ def time_generate(
   model = make_llama(config, params)
   inputs = torch.tensor([list(p) for p in prompts])
 
-  def run(count: int):
+  def run(count: int) -> tuple[float, Any]:
     start = time.perf_counter()
     with torch.inference_mode():
       out = model.generate(
@@ -136,7 +136,7 @@ def time_generate(
   # The first token comes with the prompt's forward, so that one is not counted again.
   count = len(prompts) * (max_tokens - 1)
   speed = summarise([count / (run(max_tokens)[0] - prefill) for _ in range(repeats)])
-  row = Row(
+  row = DecodingTiming(
     decoder=f"transformers generate, torch with {threads} thread{'s' * (threads > 1)}",
     batch_size=len(prompts),
     tokens=len(prompts) * max_tokens,

@@ -14,7 +14,7 @@ from sbdjax.bench.timing import compile_for, seconds_a_call
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TrainingTiming:
   """One measurement.
 
   Attributes:
@@ -66,7 +66,7 @@ def make_batch(batch_size: int, length: int, vocab_size: int) -> dict[str, np.nd
 
 def time_step(
   step: Callable, state: Any, batch: dict[str, Any], vocab_size: int, repeats: int
-) -> Row:
+) -> TrainingTiming:
   """Compiles and times one point.
 
   Args:
@@ -89,7 +89,7 @@ def time_step(
 
   seconds = seconds_a_call(run, repeats)
   peak = memory.peak_of(program, before, memory.high_water(device))
-  return Row(
+  return TrainingTiming(
     length=length,
     vocab_size=vocab_size,
     num_params=num_params,

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.bench import attention, cases, decode_attention, flex
-from sbdjax.bench.attention import Shape
+from sbdjax.bench.attention import AttentionShape
 from sbdjax.bench.rivals import RIVALS, present
 from sbdjax.cli import flags
 from sbdjax.cli.common import Parser
@@ -43,7 +43,7 @@ def choose(text: str, known: tuple[str, ...], flag: str) -> list[str]:
   return names
 
 
-def training(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
+def training(args: argparse.Namespace, shape: AttentionShape) -> dict[str, Any]:
   """A row for every mask, length, pass and backend that is there, and what is not there."""
   names = choose(args.backends, (*RIVALS, FLEX), "--backends")
   there, absent = present(jax.default_backend())
@@ -66,7 +66,7 @@ def training(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
   return {"rows": [dataclasses.asdict(row) for row in rows], "absent": absent}
 
 
-def decoding(args: argparse.Namespace, shape: Shape) -> dict[str, Any]:
+def decoding(args: argparse.Namespace, shape: AttentionShape) -> dict[str, Any]:
   """The bandwidth of a copy, and a row for every window, cache and backend of ours."""
   ours = ["xla", _OURS.get(jax.default_backend(), "xla")]
   timed = dict(repeats=args.repeats, lasting=args.lasting)
@@ -88,8 +88,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   """Times everything; returns the record that --json prints."""
   flags.at_least(args.repeats, 3, "--repeats")
   flags.at_least(args.block_size, 1, "--block_size")
-  fields = [f.name for f in dataclasses.fields(Shape)]
-  shape = Shape(**{name: getattr(args, name) for name in fields})
+  fields = [f.name for f in dataclasses.fields(AttentionShape)]
+  shape = AttentionShape(**{name: getattr(args, name) for name in fields})
   if shape.num_heads % shape.num_kv_heads:
     raise UsageError("--num_heads must be a multiple of --num_kv_heads")
   return {
@@ -143,7 +143,7 @@ def _parser() -> Parser:
   add("--block_size", type=int, default=16, help="k of the masks")
   add("--windows", default="1,16,64", help="tokens decoded together, separated by commas")
   add("--contexts", default="1024", help="cached tokens, separated by commas")
-  for field in dataclasses.fields(Shape):
+  for field in dataclasses.fields(AttentionShape):
     kind = str if field.name == "dtype" else int
     add(f"--{field.name}", type=kind, default=field.default, help="of the arrays")
   add("--read_mib", type=int, default=32, help="MiB of caches read by a call, over its layers")

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.bench import compiling
-from sbdjax.bench.compiling import Row
+from sbdjax.bench.compiling import CompileTiming
 from sbdjax.bench.training import make_batch
 from sbdjax.cli import flags
 from sbdjax.cli.bench_common import build_model, make_update, without_cache
@@ -52,7 +52,7 @@ def decoding_of(name: str, max_tokens: int) -> Decoding:
 
 def _sampler_row(
   name: str, settings: Settings, fields: Mapping[str, Any], args: argparse.Namespace
-) -> Row:
+) -> CompileTiming:
   decoding = decoding_of(name, args.max_tokens)
   lm = build_model(
     dict(fields) | {"param_dtype": fields.get("compute_dtype", "float32")},
@@ -70,7 +70,9 @@ def _sampler_row(
   )
 
 
-def _update_row(settings: Settings, fields: Mapping[str, Any], args: argparse.Namespace) -> Row:
+def _update_row(
+  settings: Settings, fields: Mapping[str, Any], args: argparse.Namespace
+) -> CompileTiming:
   lm = build_model(
     fields,
     causal_blocks=settings.loss.has_head,
@@ -82,7 +84,7 @@ def _update_row(settings: Settings, fields: Mapping[str, Any], args: argparse.Na
   return compiling.time_update(name, lm.config.num_layers, update.step, update.state, batch)
 
 
-def rows(args: argparse.Namespace, config: ml_collections.ConfigDict) -> Iterator[Row]:
+def rows(args: argparse.Namespace, config: ml_collections.ConfigDict) -> Iterator[CompileTiming]:
   """Every program at every depth, as they are compiled."""
   settings = parse_settings(config)
   methods = registry.REGISTRY[registry.METHOD]
@@ -104,7 +106,7 @@ def rows(args: argparse.Namespace, config: ml_collections.ConfigDict) -> Iterato
         yield _sampler_row(name, settings, fields, args)
 
 
-def show(found: list[Row], console: Console):
+def show(found: list[CompileTiming], console: Console):
   """The measurements as a table, one line a program."""
   table = Table(title=f"seconds to compile, {record.device()}", title_justify="left")
   table.box = box.SIMPLE_HEAD

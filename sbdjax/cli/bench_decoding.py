@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.bench import torch_llama
-from sbdjax.bench.decoding import Row, time_sampler, with_overhead
+from sbdjax.bench.decoding import DecodingTiming, time_sampler, with_overhead
 from sbdjax.bench.overhead import Forward
 from sbdjax.bench.overhead import measure as measure_overhead
 from sbdjax.bench.timing import TimedDecoder
@@ -91,7 +91,7 @@ def _forwards(decoding: Decoding) -> list[Forward]:
 
 def _time_ours(
   model: Pretrained, decoding: Decoding, prompts: list[list[int]], repeats: int, overhead: bool
-) -> tuple[Row, list[list[int]]]:
+) -> tuple[DecodingTiming, list[list[int]]]:
   hidden = (registry.METHOD, MAX_TOKENS, "temperature")
   shown = " ".join(f"{k}={v}" for k, v in decoding.flat().items() if k not in hidden)
   decoder = TimedDecoder(model.lm, decoding.limits(()))
@@ -163,7 +163,7 @@ def show_decoding(found: dict[str, Any], console: Console):
   """The record as a table, each speed beside AR's of the same batch size."""
   title = f"{found['checkpoint']}, {found['max_tokens']} tokens per prompt, {found['device']}"
   table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-  rows = [Row(**entry) for entry in found["rows"]]
+  rows = [DecodingTiming(**entry) for entry in found["rows"]]
   with_overhead = any(row.overhead is not None for row in rows)
   table.add_column("decoder", max_width=34)
   heads = ("batch", "prompt", "tokens/s\nmedian", "slowest\nfastest", "x AR", "TPF")

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax.bench import parallel
-from sbdjax.bench.parallel import Knee, Point
+from sbdjax.bench.parallel import ForwardTiming, Knee
 from sbdjax.cli import flags
 from sbdjax.cli.common import Parser
 from sbdjax.data.files import write_atomically
@@ -72,7 +72,7 @@ def verdict(knee: Knee) -> str:
 
 def show(found: dict[str, Any], console: Console):
   """The record as a table, a column each block size."""
-  points, knee = [Point(**p) for p in found["points"]], Knee(**found["knee"])
+  points, knee = [ForwardTiming(**p) for p in found["points"]], Knee(**found["knee"])
   sizes = list(dict.fromkeys(p.block_size for p in points))
   at = {(p.tokens, p.block_size): f"{1e3 * p.seconds:.2f}" for p in points}
   title = (
@@ -90,7 +90,7 @@ def show(found: dict[str, Any], console: Console):
 
 def draw(found: dict[str, Any], path: pathlib.Path):
   """Figure 7 of the paper: latency over parallel tokens, a curve each block size, and the knee."""
-  points, knee = [Point(**p) for p in found["points"]], Knee(**found["knee"])
+  points, knee = [ForwardTiming(**p) for p in found["points"]], Knee(**found["knee"])
   figure = Figure(figsize=(6.4, 4.2), layout="constrained")
   axes = figure.add_subplot()
   for size in dict.fromkeys(p.block_size for p in points):

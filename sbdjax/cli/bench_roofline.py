@@ -26,7 +26,9 @@ VARIANTS = {"paper": roofline.PAPER, "corrected": roofline.CORRECTED}
 _SHOWN_CACHES = (16, 4096, 65536, 1048576)
 
 
-def tables(shape: roofline.Shape, hardware: roofline.Hardware) -> dict[str, list[dict[str, float]]]:
+def tables(
+  shape: roofline.NetworkShape, hardware: roofline.Hardware
+) -> dict[str, list[dict[str, float]]]:
   """The record that --json prints."""
   return {"table3": roofline.table3(shape, hardware), "table4": roofline.table4(shape, hardware)}
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax import losses
-from sbdjax.bench.training import Row, make_batch, time_step
+from sbdjax.bench.training import TrainingTiming, make_batch, time_step
 from sbdjax.cli import flags
 from sbdjax.cli.bench_common import build_model, make_update, uses_cache
 from sbdjax.cli.common import Parser, split_overrides
@@ -90,7 +90,7 @@ def show(found: dict[str, Any], console: Console):
   for head in (*heads, "peak\nMiB", "compile\nseconds"):
     table.add_column(head, justify="right", no_wrap=True)
   for entry in found["rows"]:
-    row = Row(**entry)
+    row = TrainingTiming(**entry)
     table.add_row(
       str(row.length),
       str(row.vocab_size),

@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,7 @@ class LibraryTokenizer:
 class LibraryStream:
   """A `TokenStream` over the library's own incremental decoder."""
 
-  def __init__(self, library: tokenizers.Tokenizer, is_text):
+  def __init__(self, library: tokenizers.Tokenizer, is_text: Callable[[int], bool]):
     self._library, self._is_text = library, is_text
     self._decoder = decoders.DecodeStream(skip_special_tokens=True)
     self._ids: list[int] = []

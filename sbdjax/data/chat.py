@@ -73,12 +73,12 @@ class ChatTemplate:
       raise DataError(f"the chat template of {self._where} failed: {e}") from e
 
   @functools.cache  # noqa: B019 (templates live as long as their tokenizer)
-  def _compiled(self, name: str):
+  def _compiled(self, name: str) -> Any:
     return _environment().from_string(self.sources[name])
 
 
 @functools.cache
-def _environment():
+def _environment() -> Any:
   """Jinja2's sandbox with what templates may expect of it."""
   import jinja2
   from jinja2 import ext, nodes, sandbox

@@ -92,7 +92,7 @@ def as_ids(tokens: Sequence[int] | np.ndarray) -> np.ndarray:
   return ids
 
 
-def check_ids(ids: np.ndarray, vocab_size: int, where: str):
+def check_ids(ids: np.ndarray, vocab_size: int, where: str) -> None:
   """Raises DataError unless all ids lie in [0, vocab_size)."""
   if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
     wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())

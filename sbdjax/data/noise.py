@@ -34,7 +34,7 @@ RATIOS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def _nearest(target: Callable[[int, int], float]):
+def _nearest(target: Callable[[int, int], float]) -> Callable[..., int]:
   return lambda block, window, ratios_C, rng: int(
     np.argmin(np.abs(ratios_C - target(block, window)))
   )

@@ -15,7 +15,7 @@ from absl import flags
 
 from sbdjax.data.config import PACKED, TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
-from sbdjax.data.rows import NO_ENDS, PLANS, Ends, Plan, build_row
+from sbdjax.data.rows import NO_ENDS, PLANS, Ends, RowPlan, build_row
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import CheckpointError, DataError, UsageError
@@ -49,7 +49,7 @@ class Rows(Protocol):
 class _TextRows:
   """Rows of one or several documents."""
 
-  def __init__(self, corpus: Corpus, plan: Plan, config: DataConfig, ends: Ends):
+  def __init__(self, corpus: Corpus, plan: RowPlan, config: DataConfig, ends: Ends):
     self.corpus, self._plan, self._config, self._ends = corpus, plan, config, ends
     self.num_rows = plan.num_rows
     self.signature = dict(
@@ -126,7 +126,7 @@ class TrainBatches(grain.DatasetIterator):
     self._step += 1
     return batch
 
-  def seek(self, step: int):
+  def seek(self, step: int) -> None:
     """Makes the next batch that of `step` (0 is the first)."""
     self._stop_reader()
     self._step = int(step)
@@ -134,7 +134,7 @@ class TrainBatches(grain.DatasetIterator):
   def get_state(self) -> dict[str, Any]:
     return dict(step=self._step, signature=dict(self._signature))
 
-  def set_state(self, state: dict[str, Any]):
+  def set_state(self, state: dict[str, Any]) -> None:
     """Raises CheckpointError where the saved stream is another than this one."""
     saved = state.get("signature", {})
     for name, value in self._signature.items():
@@ -145,13 +145,13 @@ class TrainBatches(grain.DatasetIterator):
         )
     self.seek(state["step"])
 
-  def close(self):
+  def close(self) -> None:
     """Ends the workers; no batch can be taken afterwards."""
     self._stop_reader()
     self._is_open = False
     super().close()
 
-  def _stop_reader(self):
+  def _stop_reader(self) -> None:
     if self._reader is not None:
       self._reader.close()
       self._reader = None
@@ -292,7 +292,7 @@ def _rows(
   return _TextRows(corpus, PLANS[config.packing](corpus, room, seed), config, ends)
 
 
-def _parse_grain_flags():
+def _parse_grain_flags() -> None:
   """Grain's workers read absl flags, which a notebook or test never parses."""
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()

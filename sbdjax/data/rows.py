@@ -23,7 +23,7 @@ class Piece(NamedTuple):
   document: int
 
 
-class Plan(Protocol):
+class RowPlan(Protocol):
   """Which pieces make up which row; over an epoch every token of the corpus is in one row, except
   where documents are cropped."""
 
@@ -149,7 +149,7 @@ def first_fit_plan(corpus: Corpus, seq_len: int, seed: int | None = None) -> Fix
   return FixedPlan(rows)
 
 
-PLANS: dict[str, Callable[..., Plan]] = {
+PLANS: dict[str, Callable[..., RowPlan]] = {
   "concat": ConcatPlan,
   "first_fit": first_fit_plan,
   "pad": pad_plan,

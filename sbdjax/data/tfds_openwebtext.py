@@ -92,8 +92,8 @@ class OpenWebText(tfds.core.GeneratorBasedBuilder):
     tokenizer: Tokenizer,
     seq_len: int = 1024,
     separator: str = "<|endoftext|>",
-    **kwargs,
-  ):
+    **kwargs: Any,
+  ) -> None:
     self._files, self._separator = [pathlib.Path(file) for file in files], separator
     self._tokenizer, self._seq_len = tokenizer, seq_len
     super().__init__(**kwargs)
@@ -111,7 +111,7 @@ class OpenWebText(tfds.core.GeneratorBasedBuilder):
       metadata=tfds.core.MetadataDict(seq_len=self._seq_len, vocab_size=vocab_size),
     )
 
-  def _split_generators(self, dl_manager) -> dict[str, Iterator]:
+  def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
     del dl_manager
     return {split: self._generate_examples(split) for split in ("train", "validation")}
 
@@ -129,7 +129,7 @@ class OpenWebText(tfds.core.GeneratorBasedBuilder):
       )
 
 
-def prepare(data_dir: str, files: Sequence[str], tokenizer: str, **settings: Any):
+def prepare(data_dir: str, files: Sequence[str], tokenizer: str, **settings: Any) -> None:
   """Writes the array_record files under `data_dir`, unless they are there.
 
   Raises:
@@ -169,7 +169,7 @@ class PackedRows:
     self.corpus = self
     self.signature = dict(seq_len=wanted, rows=self.num_rows, split=split, origin=self.origin)
 
-  def _open(self):
+  def _open(self) -> None:
     try:
       builder = tfds.builder_from_directory(str(folder_of(self._config.path)))
       self._records = builder.as_data_source(split=self._split)
@@ -183,7 +183,7 @@ class PackedRows:
       ) from error
     self.origin = f"{NAME} {builder.version}, {self._split}: {len(self._records)} rows"
 
-  def __reduce__(self):  # open files do not travel to the workers
+  def __reduce__(self) -> tuple[Any, ...]:  # open files do not travel to the workers
     return PackedRows, (self._config, self._split)
 
   def __call__(self, index: int, row: int) -> dict[str, np.ndarray]:

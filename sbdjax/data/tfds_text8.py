@@ -10,6 +10,7 @@ writes it (the full text8 is fetched unless FILE is given); `data.source="tfds:t
 import argparse
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow_datasets as tfds
 
@@ -34,7 +35,7 @@ class Text8(tfds.core.GeneratorBasedBuilder):
   # importlib_resources, which it does not declare.
   code_path = None
 
-  def __init__(self, *, path: str = "", **kwargs):
+  def __init__(self, *, path: str = "", **kwargs: Any) -> None:
     self._path = path
     super().__init__(**kwargs)
 
@@ -49,7 +50,7 @@ class Text8(tfds.core.GeneratorBasedBuilder):
       metadata=tfds.core.MetadataDict(contiguous=True),
     )
 
-  def _split_generators(self, dl_manager) -> dict[str, Iterator]:
+  def _split_generators(self, dl_manager: Any) -> dict[str, Iterator]:
     del dl_manager
     text, _ = text8.load(self._path, embedded=False)
     ranges = {split: split_range(len(text), split) for split in SPLITS}

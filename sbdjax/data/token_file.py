@@ -24,7 +24,7 @@ def write_tokens(
   documents: Sequence[Sequence[int]],
   meta: Mapping[str, Any],
   prompt_lengths: Sequence[int] | None = None,
-):
+) -> None:
   """Writes documents of token ids as a compressed .npz, whole or not at all.
 
   Args:

@@ -130,7 +130,7 @@ class Writer:
     os.replace(temporary, path)
     return path.stat().st_size
 
-  def finish(self):
+  def finish(self) -> None:
     """Writes the metadata that make the shards a dataset."""
     splits = tfds.core.SplitInfo(
       name=_SPLIT,
@@ -206,7 +206,7 @@ class Store(Sequence):
     self.largest_token = self.settings["vocab_size"] - 1
 
   @functools.cached_property
-  def _records(self):
+  def _records(self) -> Any:
     try:
       return tfds.builder_from_directory(str(self._folder)).as_data_source(_SPLIT)
     except Exception as error:  # TFDS raises many kinds
@@ -219,7 +219,7 @@ class Store(Sequence):
   def __getitem__(self, index: int) -> Example:  # type: ignore[override]  # no slices
     return decode(self._records[range(len(self))[index]], self.settings["block_size"])
 
-  def __reduce__(self):  # open files do not travel to the workers
+  def __reduce__(self) -> tuple[Any, ...]:  # open files do not travel to the workers
     return Store, (self._folder,)
 
   @property

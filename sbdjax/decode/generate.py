@@ -96,7 +96,7 @@ def pad_prompts(
 
 def check_context(
   prompts: Sequence[Sequence[int]], max_tokens: int, max_seq_len: int, vocab_size: int
-):
+) -> None:
   """Refuses prompts the model cannot take.
 
   Raises:
@@ -147,7 +147,7 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
   return results
 
 
-class Batch(NamedTuple):
+class PromptBatch(NamedTuple):
   """Prompts decoded together.
 
   Attributes:
@@ -177,7 +177,7 @@ def batches(
   *,
   max_tokens: Sequence[int] | None = None,
   allow_empty: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[PromptBatch]:
   """Cuts prompts into batches of one shape, in order.
 
   Row i uses `fold_in(key, i)`, whatever the batch size. The last batch is filled up with its own
@@ -203,7 +203,7 @@ def batches(
     own = limits
     if max_tokens is not None:
       own = limits.replace(max_tokens_B=np.asarray(max_tokens, np.int32)[rows])
-    yield Batch(min(size, count - first), own, padded[rows], lengths[rows], keys[rows])
+    yield PromptBatch(min(size, count - first), own, padded[rows], lengths[rows], keys[rows])
 
 
 class Programs:

@@ -97,7 +97,13 @@ class ExactMatch(VerifyRule):
   """Accepts drafts equal to what is taken from the target with that position's noise."""
 
   def __call__(
-    self, token, keys_BxM1, draft_BxM, count_B, draft_logits_BxMxV, target_logits_BxM1xV
+    self,
+    token: TokenSampler,
+    keys_BxM1: jax.Array,
+    draft_BxM: jax.Array,
+    count_B: jax.Array,
+    draft_logits_BxMxV: jax.Array | None,
+    target_logits_BxM1xV: jax.Array,
   ) -> Verdict:
     del draft_logits_BxMxV
     chosen = jax.vmap(jax.vmap(token))(keys_BxM1, target_logits_BxM1xV)
@@ -162,8 +168,15 @@ class Resample(VerifyRule):
       raise UsageError("verify=resample draws tokens: set a temperature above 0")
 
   def __call__(
-    self, token, keys_BxM1, draft_BxM, count_B, draft_logits_BxMxV, target_logits_BxM1xV
+    self,
+    token: TokenSampler,
+    keys_BxM1: jax.Array,
+    draft_BxM: jax.Array,
+    count_B: jax.Array,
+    draft_logits_BxMxV: jax.Array | None,
+    target_logits_BxM1xV: jax.Array,
   ) -> Verdict:
+    assert draft_logits_BxMxV is not None  # `common_noise` is false
     log_q, log_p = token.log_probs(draft_logits_BxMxV), token.log_probs(target_logits_BxM1xV)
     # After the chain there is no draft to reject: the residual of "no draft" is p itself.
     in_chain = jnp.arange(log_q.shape[1]) < count_B[:, None]

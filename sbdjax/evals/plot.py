@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -90,7 +90,12 @@ def _styles(groups: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[str, str
   return styles
 
 
-def _panel(axes, groups, styles, x_of):
+def _panel(
+  axes: Any,
+  groups: Mapping[str, Sequence[dict[str, Any]]],
+  styles: Mapping[str, tuple[str, str]],
+  x_of: Callable[[dict[str, Any]], float],
+) -> None:
   for label, group in groups.items():
     colour, marker = styles[label]
     points = sorted(group, key=lambda row: _along(row["settings"]["decoder"]))
@@ -119,7 +124,7 @@ def _panel(axes, groups, styles, x_of):
   axes.margins(x=0.12, y=0.12)
 
 
-def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path):
+def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Judge NLL against tokens per forward and against tokens/s, one curve a group of points.
 
   Args:

@@ -104,7 +104,7 @@ class Recorder:
     self.lines = record.JsonLines(pathlib.Path(path))
     self._shared = shared
 
-  def once(self, settings: dict[str, Any], run: Callable[[], dict[str, Any]]):
+  def once(self, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> None:
     """Records {settings, **run(), provenance}, unless a record has these settings."""
     settings = json.loads(json.dumps(settings | self._shared))
     if any(line["settings"] == settings for line in self.lines.records):
@@ -126,7 +126,7 @@ class Recorder:
     batch_size: int,
     seed: int,
     quality: Quality,
-  ):
+  ) -> None:
     """`measure` of every setting; settings that differ in numbers alone share a program."""
     decoders: dict[int, Decoder] = {}
     programs: set[Any] = set()

@@ -115,7 +115,7 @@ def draw(
   y: Sequence[float],
   labels: tuple[str, str, str],
   path: pathlib.Path,
-):
+) -> None:
   """The surface as a contour map, with the measured points and its highest place."""
   figure = Figure(figsize=(6.4, 4.8), layout="constrained")
   axes = figure.add_subplot()

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +18,11 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from sbdjax.data import assets, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import llama2c, native
-from sbdjax.interop.hf import directory, files, save
+from sbdjax.interop.hf import directory, save, tensor_files
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
-from sbdjax.nn.config import from_record
+from sbdjax.nn.config import TransformerConfig, from_record
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
@@ -105,7 +106,7 @@ def _open(
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, dtype, shardings, attention))
   head = None
-  how = {}  # it is decoded, where not as a next-token model
+  how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
     config, head, params, tokenizer_name, eos_ids, how = _read_workdir(file)
   elif not file.exists():
@@ -120,8 +121,8 @@ def _open(
       head = HeadConfig(**settings["head"]) if "head" in settings else None
     except KeyError as e:
       raise CheckpointError(f"{path} does not name its {e.args[0]}: write it again") from e
-  elif file.suffix in files.PICKLES and files.is_pickle(file):
-    raise files.refuse_pickle(file)
+  elif file.suffix in tensor_files.PICKLES and tensor_files.is_pickle(file):
+    raise tensor_files.refuse_pickle(file)
   else:
     config, params = llama2c.read(file)
     beside = file.with_name(f"tok{config.vocab_size}.bin")
@@ -188,7 +189,7 @@ def _is_hugging_face(folder: pathlib.Path) -> bool:
   return isinstance(settings, dict) and bool({"architectures", "model_type"} & settings.keys())
 
 
-def check_params(lm: LM | SigmaLM, params, where: str):
+def check_params(lm: LM | SigmaLM, params: Any, where: str) -> None:
   """Compares names and shapes with what the configuration asks for.
 
   Raises:
@@ -210,7 +211,9 @@ def check_params(lm: LM | SigmaLM, params, where: str):
       )
 
 
-def check_vocabulary(lm: LM | SigmaLM, tokenizer, where: str, tokenizer_name: str):
+def check_vocabulary(
+  lm: LM | SigmaLM, tokenizer: tokenizers.Tokenizer, where: str, tokenizer_name: str
+) -> None:
   """A tokenizer must not produce ids the embedding lacks.
 
   Raises:
@@ -223,7 +226,9 @@ def check_vocabulary(lm: LM | SigmaLM, tokenizer, where: str, tokenizer_name: st
     )
 
 
-def _read_workdir(folder: pathlib.Path):
+def _read_workdir(
+  folder: pathlib.Path,
+) -> tuple[TransformerConfig, HeadConfig | None, Any, str, Sequence[int], dict[str, Any]]:
   """Configuration, causal blocks, parameters, tokenizer name, eos ids, decoding of a workdir.
 
   The newest parameters, or those of one step where `folder` is `WORKDIR/checkpoints/STEP`.

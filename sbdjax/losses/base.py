@@ -25,8 +25,9 @@ _FIELDS = {
   "weights": ("float", "BxL"),
   "positions": ("integer", "BxL"),
   "segment_ids": ("integer", "BxL"),
-  "example_id": ("integer", "B"),
 }
+# What a loss that draws noise reads besides.
+EXAMPLE_ID = ("integer", "B")
 
 
 def check_batch(batch: Batch, **more: tuple[str, str]) -> None:
@@ -36,7 +37,7 @@ def check_batch(batch: Batch, **more: tuple[str, str]) -> None:
     more: fields beside the usual ones: name -> (kind, axes), as of `checks.array`.
 
   Raises:
-    UsageError: a field that is missing, or of another rank, shape or dtype than `sbdjax.losses` says.
+    UsageError: a field that is missing, or of another rank, shape or dtype than it should be.
   """
   sizes: dict[str, int] = {}
   for name, (kind, axes) in (_FIELDS | more).items():

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sbdjax import reductions
 from sbdjax.errors import UsageError
 
 # One chunk of float32 logits is 1024 x 128k x 4 B = 0.5 GB; with the backward pass XLA holds about
@@ -47,7 +48,7 @@ def token_nll(
   def nll(hidden_nxD: jax.Array, targets_n: jax.Array) -> tuple[jax.Array, jax.Array]:
     logits = logits_fn(hidden_nxD)
     picked = jnp.take_along_axis(logits, targets_n[:, None], axis=-1)[:, 0]
-    return jax.nn.logsumexp(logits, axis=-1) - picked, jnp.argmax(logits, -1) == targets_n
+    return jax.nn.logsumexp(logits, axis=-1) - picked, reductions.argmax(logits) == targets_n
 
   return in_chunks(nll, chunk, hidden_BxLxD, targets_BxL)
 

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sbdjax import masks
+from sbdjax import masks, reductions
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
@@ -183,7 +183,7 @@ def token_kl(
     p = jnp.exp(log_p)
     entropy = -jnp.sum(p * log_p, axis=-1)
     kl = -jnp.sum(p * log_q, axis=-1) - entropy
-    same = jnp.argmax(student, axis=-1) == jnp.argmax(teacher, axis=-1)
+    same = reductions.argmax(student) == reductions.argmax(teacher)
     return kl * temperature**2, entropy * temperature**2, same
 
   return in_chunks(one, chunk, student_BxMxD, teacher_BxMxD)

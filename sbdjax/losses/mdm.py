@@ -26,7 +26,7 @@ from sbdjax import corruption, masks
 from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, L, Loss, Metrics, check_batch, need_mask_token
+from sbdjax.losses.base import EXAMPLE_ID, Batch, L, Loss, Metrics, check_batch, need_mask_token
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.nn.embedding import as_padding
 
@@ -79,7 +79,7 @@ class MDMLoss(Loss):
     self, lm: LM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
-    check_batch(batch)
+    check_batch(batch, example_id=EXAMPLE_ID)
     return loss_on(self, lm, params, batch, draw_order(batch, key, self.schedule))
 
   def evaluated(self) -> MDMLoss:

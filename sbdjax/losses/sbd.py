@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics, check_batch, need_mask_token
+from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch, need_mask_token
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.ntp import documents, shifted
 
@@ -82,7 +82,7 @@ class SBDLoss(Loss):
     self, lm: LM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
-    check_batch(batch)
+    check_batch(batch, example_id=EXAMPLE_ID)
     mask_id = need_mask_token(lm, "SBD")
     key_size, key_noise = jax.random.split(key)
     # Drawn from the step's key alone: every device and example of a step shares one k.

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax.corruption import Order
-from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
+from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
 from sbdjax.losses.mdm import (
   GENERATION,
@@ -60,7 +60,7 @@ class SSMDLoss(Loss):
     self, lm: SigmaLM, params: Any, batch: Batch, key: jax.Array
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
-    check_batch(batch)
+    check_batch(batch, example_id=EXAMPLE_ID)
     return loss_on(self, lm, params, batch, draw_order(batch, key, self.schedule))
 
   def evaluated(self) -> SSMDLoss:

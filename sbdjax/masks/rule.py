@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from sbdjax import checks, pytree
 
@@ -68,7 +69,7 @@ def chunks(start: int, stop: int, size: int) -> list[tuple[int, int]]:
   return [(a, min(a + size, stop)) for a in range(start, stop, size)]
 
 
-def rows_of(*values) -> Intervals:
+def rows_of(*values: ArrayLike) -> Intervals:
   """Broadcasts scalars, [T] and [B, T] arrays to one [B or 1, T] shape."""
   return tuple(jnp.broadcast_arrays(*(jnp.atleast_2d(jnp.asarray(v, jnp.int32)) for v in values)))
 
@@ -88,13 +89,13 @@ class Causal:
 
   documents: Documents | None = None
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     del num_keys
     i_T = iota(num_queries)
     start = 0 if self.documents is None else self.documents.start_BxL
     return rows_of(start, i_T + 1, 0, jnp.zeros_like(i_T))
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     del num_keys
     return [Tile(a, b, ((0, b),)) for a, b in chunks(0, num_queries, size)]
 
@@ -108,11 +109,11 @@ class Full:
   def __post_init__(self) -> None:
     checks.fields(self)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     end = num_keys if self.length_B is None else self.length_B[:, None]
     return rows_of(jnp.zeros_like(iota(num_queries)), end, 0, 0)
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     return [Tile(a, b, ((0, num_keys),)) for a, b in chunks(0, num_queries, size)]
 
 
@@ -130,13 +131,13 @@ class BlockCausal:
   documents: Documents | None = None
   max_block_size: int = pytree.static(default=64)
 
-  def intervals(self, num_queries, num_keys):
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     end_T = jnp.minimum((iota(num_queries) // self.block_size + 1) * self.block_size, num_keys)
     if self.documents is None:
       return rows_of(0, end_T, 0, 0)
     docs = self.documents
     return rows_of(docs.start_BxL, jnp.minimum(end_T, docs.end_BxL), 0, 0)
 
-  def tiles(self, num_queries, num_keys, size):
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     reach = self.max_block_size - 1
     return [Tile(a, b, ((0, min(b + reach, num_keys)),)) for a, b in chunks(0, num_queries, size)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
@@ -18,6 +20,9 @@ from sbdjax.masks.rule import (
   rows_of,
 )
 
+# A number, or many of them.
+_Index = TypeVar("_Index", int, jax.Array)
+
 
 def _stack(upper: Intervals, lower: Intervals) -> Intervals:
   """The query rows of `upper`, the same for every row of the batch, and under them those of `lower`."""
@@ -28,7 +33,9 @@ def _stack(upper: Intervals, lower: Intervals) -> Intervals:
   )
 
 
-def _open_blocks(length: int, block_size, documents: Documents | None) -> Intervals:
+def _open_blocks(
+  length: int, block_size: jax.Array | int, documents: Documents | None
+) -> Intervals:
   """The second half of [clean; masked]: the clean keys of blocks before one's own, and that block."""
   i_L = iota(length)
   first = jnp.zeros((1, length), jnp.int32) if documents is None else documents.start_BxL
@@ -151,7 +158,7 @@ class JacobiTrain:
   def __post_init__(self) -> None:
     checks.fields(self)
 
-  def _first_of_window(self, j):
+  def _first_of_window(self, j: _Index) -> _Index:
     """The first noisy column of the window that column `j` is in."""
     columns = self.num_noisy if self.window is None else self.window * self.block_size
     return j // columns * columns
@@ -195,7 +202,7 @@ class JacobiTrainCleanWindow:
   def __post_init__(self) -> None:
     checks.fields(self)
 
-  def _edges(self, j):
+  def _edges(self, j: _Index) -> tuple[_Index, _Index]:
     """First noisy columns of the window and of the block that column `j` is in."""
     columns = self.window * self.block_size
     return j // columns * columns, j // self.block_size * self.block_size

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax.nn.config import TransformerConfig
-from sbdjax.nn.linear import linear
+from sbdjax.nn.linear import linear, weight
 
 
 def dense_init(fan_in: int) -> nn.initializers.Initializer:
@@ -76,8 +76,7 @@ class MLP(nn.Module):
 
     def project(name: str, x: jax.Array, features: int, fan_in: int) -> jax.Array:
       shape = (x.shape[-1], features)
-      kernel = self.param(f"{name}_kernel", dense_init(fan_in), shape, c.param_dtype)
-      y = linear(x, kernel.astype(x.dtype))
+      y = linear(x, weight(self, f"{name}_kernel", dense_init(fan_in), shape, c.param_dtype))
       if not c.mlp_bias:
         return y
       bias = self.param(f"{name}_bias", nn.initializers.zeros, (features,), c.param_dtype)

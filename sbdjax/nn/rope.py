@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,7 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
   return (1 - smooth) * freq / scaling.factor + smooth * freq
 
 
-def frequencies_of(config) -> np.ndarray:
+def frequencies_of(config: Any) -> np.ndarray:
   """Those of a TransformerConfig: its own where it lists them, else those of its theta."""
   if config.rope_frequencies is not None:
     return np.asarray(config.rope_frequencies)

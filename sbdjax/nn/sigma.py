@@ -17,9 +17,10 @@ from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.kernels import backend
 from sbdjax.nn import rope
+from sbdjax.nn.config import TransformerConfig
+from sbdjax.nn.layers import run_layers
 from sbdjax.nn.linear import linear
 from sbdjax.nn.parts import dense_init, make_norm
-from sbdjax.nn.transformer import TransformerConfig, per_layer, stack
 
 # (here, next) positions of a track -> that of the second half of its key.
 KEY_POSITIONS = {
@@ -146,9 +147,8 @@ class SigmaHead(nn.Module):
     turns = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(masks.Causal(), length, length)
-    of_layers = per_layer(c, keys_B)
-    x_BxLxD, _ = stack(c)(c, False, attention.attend, name="layers")(
-      x_BxLxD, of_layers, None, turns, plan
+    x_BxLxD, _ = run_layers(
+      self, c, attention.attend, x_BxLxD, keys_B=keys_B, cached_kv=None, turns=turns, plan=plan
     )
     init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)

@@ -6,132 +6,20 @@ layer leaves carry a leading axis N, so compile time does not grow with depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from sbdjax.errors import UsageError
-from sbdjax.kernels import backend, parts
+from sbdjax.kernels import backend
 from sbdjax.masks import Mask
-from sbdjax.nn import rope
+from sbdjax.nn import prepare, rope
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
-from sbdjax.nn.dropout import drop_channels, layer_keys
 from sbdjax.nn.embedding import drop_masked
-from sbdjax.nn.linear import linear
-from sbdjax.nn.parts import MLP, RMSNorm, dense_init, gelu, make_norm
+from sbdjax.nn.layers import CachedKV, run_layers
+from sbdjax.nn.parts import dense_init, gelu, make_norm
 
 __all__ = ["REMAT_POLICIES", "Transformer", "TransformerConfig"]
-
-# ((k, ...), (v, ...)) of a cache, each [N, B, K, S, Dh]; the slots of several follow one another.
-CachedKV = tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
-Attend = Callable[[jax.Array, tuple[parts.Part, ...], tuple[parts.Part, ...], Any], jax.Array]
-
-
-class Attention(nn.Module):
-  """Grouped-query attention over [cache | new tokens], with rotary positions where given.
-
-  Attributes:
-    attend: `kernels.backend.Backend.attend` of the backend that made the plan.
-  """
-
-  config: TransformerConfig
-  attend: Attend
-
-  def _project(self, name: str, x_BxTxD: jax.Array, heads: int) -> jax.Array:
-    """One of q, k, v: kernel [D, heads, Dh]; returns [B, heads, T, Dh]."""
-    c = self.config
-    shape = (c.d_model, heads, c.head_dim)
-    kernel = self.param(f"{name}_kernel", dense_init(c.d_model), shape, c.param_dtype)
-    y = linear(x_BxTxD, kernel.astype(x_BxTxD.dtype).reshape(c.d_model, -1))
-    if c.qkv_bias:
-      bias = self.param(f"{name}_bias", nn.initializers.zeros, shape[1:], c.param_dtype)
-      y = y + bias.astype(y.dtype).reshape(-1)
-    return jnp.swapaxes(y.reshape(*y.shape[:-1], heads, c.head_dim), 1, 2)
-
-  @nn.compact
-  def __call__(
-    self, x_BxTxD: jax.Array, layer: jax.Array, cached_kv: Any, turns: Any, plan: Any
-  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    c = self.config
-    q = self._project("q", x_BxTxD, c.num_heads)
-    k = self._project("k", x_BxTxD, c.num_kv_heads)
-    v = self._project("v", x_BxTxD, c.num_kv_heads)
-    if c.qk_norm:
-      q, k = RMSNorm(c, name="q_norm")(q), RMSNorm(c, name="k_norm")(k)
-    if turns is not None:
-      q = rope.rotate(q, turns[0], c.rope_interleaved)
-      k = rope.rotate(k, turns[1], c.rope_interleaved)
-    old_k, old_v = ((), ()) if cached_kv is None else cached_kv
-    keys: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_k), k)
-    values: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_v), v)
-    out = self.attend(q, keys, values, plan)
-    out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
-    fan_in = c.num_heads * c.head_dim
-    kernel = self.param(
-      "o_kernel",
-      dense_init(fan_in * 2 * c.num_layers),
-      (c.num_heads, c.head_dim, c.d_model),
-      c.param_dtype,
-    )
-    out = linear(out, kernel.astype(out.dtype).reshape(fan_in, -1))
-    if c.o_bias:
-      bias = self.param("o_bias", nn.initializers.zeros, (c.d_model,), c.param_dtype)
-      out = out + bias.astype(out.dtype)
-    return out, (k, v)
-
-
-class Layer(nn.Module):
-  """Pre-norm residual layer; returns the hidden states and this forward's keys and values."""
-
-  config: TransformerConfig
-  keep_kv: bool
-  attend: Attend
-
-  @nn.compact
-  def __call__(
-    self, x_BxTxD: jax.Array, of_layer: Any, cached_kv: Any, turns: Any, plan: Any
-  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-    c, (layer, keys_B) = self.config, of_layer
-    attended, kv = Attention(c, self.attend, name="attn")(
-      make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, turns, plan
-    )
-    x_BxTxD = x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0)
-    transformed = MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
-    x_BxTxD = x_BxTxD + drop_channels(transformed, c.dropout, keys_B, 1)
-    return x_BxTxD, (kv if self.keep_kv else None)
-
-
-def stack(config: TransformerConfig) -> Any:
-  """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
-
-  Called as
-  `stack(config)(config, keep_kv, attend, name=...)(x_BxTxD, of_layers, cached_kv, turns, plan)`;
-  `of_layers` from `per_layer`; `turns` are the rotations (`rope.rotation`) of queries and of keys,
-  or None; `attend` and `plan` are of one attention backend.
-  """
-  layer = Layer
-  if config.remat != "none":
-    layer = nn.remat(Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
-  return nn.scan(
-    layer,
-    variable_axes={"params": 0},
-    split_rngs={"params": True},
-    in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
-    length=config.num_layers,
-    # The check traces the layer once more and takes kernels, which JAX never removes as unused, for
-    # something that depends on the layer.
-    check_constancy_invariants=False,
-  )
-
-
-def per_layer(
-  config: TransformerConfig, keys_B: jax.Array | None
-) -> tuple[jax.Array, jax.Array | None]:
-  """(index, dropout keys) of every layer; the keys are None where `keys_B` is."""
-  return jnp.arange(config.num_layers, dtype=jnp.int32), layer_keys(keys_B, config.num_layers)
 
 
 class Transformer(nn.Module):
@@ -232,8 +120,9 @@ class Transformer(nn.Module):
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(mask, num_queries, capacity + num_queries)
-    layers = stack(c)(c, cached_kv is not None, attention.attend, name="layers")
-    return layers(x_BxTxD, per_layer(c, keys_B), cached_kv, turns, plan)
+    return run_layers(
+      self, c, attention.attend, x_BxTxD, keys_B=keys_B, cached_kv=cached_kv, turns=turns, plan=plan
+    )
 
   def stream_logits(self, stream_BxTxD: jax.Array) -> jax.Array:
     """`logits` of what `stream` returns: the final norm, then the head."""
@@ -246,13 +135,17 @@ class Transformer(nn.Module):
       dtype = hidden_BxTxD.dtype
       x = hidden_BxTxD @ self.dense_kernel.astype(dtype) + self.dense_bias.astype(dtype)
       hidden_BxTxD = self.head_norm(gelu(x))
-    head = self.embedding if c.tie_embeddings else self.head
-    logits = jnp.einsum(
-      "...d,vd->...v",
-      hidden_BxTxD,
-      head.astype(hidden_BxTxD.dtype),
-      preferred_element_type=jnp.float32,
-    )
+    prepared = self.get_variable("params", prepare.HEAD)
+    if prepared is not None:
+      logits = prepared.logits(hidden_BxTxD)
+    else:
+      head = self.embedding if c.tie_embeddings else self.head
+      logits = jnp.einsum(
+        "...d,vd->...v",
+        hidden_BxTxD,
+        head.astype(hidden_BxTxD.dtype),
+        preferred_element_type=jnp.float32,
+      )
     if c.mlm_head:
       logits = logits + self.head_bias.astype(jnp.float32)
     if c.unused_rows:

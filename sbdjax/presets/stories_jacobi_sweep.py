@@ -41,7 +41,7 @@ RECYCLING: dict[str, Any] = {"pool": "ngrams", "num_candidates": 4}
 MULTIBLOCK: dict[str, Any] = {"name": "jacobi_multiblock", "num_blocks": 2, "spawn_ratio": 0.85}
 
 
-def _point(checkpoint: str, **decoder) -> dict:
+def _point(checkpoint: str, **decoder: Any) -> dict:
   return {
     "sweep.checkpoint": checkpoint,
     "sweep.label": LABELS.get(checkpoint, checkpoint),

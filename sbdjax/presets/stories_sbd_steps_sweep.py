@@ -6,6 +6,8 @@ The checkpoints are those of one run of `stories_sbd:recipe` in runs/recipe, who
 rate falls to the end: earlier ones are what that run had by then, not runs planned for fewer steps.
 """
 
+from ml_collections import ConfigDict
+
 from sbdjax.presets import stories_sbd_sweep
 
 RUN = "runs/recipe"
@@ -13,7 +15,7 @@ STEPS = (1000, 2000, 4000, 6000)
 GAMMAS = (0.0, 0.1, 0.4, 0.8, 1.5)
 
 
-def get_config():
+def get_config() -> ConfigDict:
   config = stories_sbd_sweep.get_config()
   config.sweep.num_prompts = 30
   config.sweep.repeats = 1

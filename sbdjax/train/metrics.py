@@ -8,14 +8,14 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 from tensorboardX import SummaryWriter
 
 from sbdjax.errors import DivergedError
-from sbdjax.train.files import write_atomically
+from sbdjax.train.atomic_files import replace_text
 
 FILE = "metrics.jsonl"
 Pairs = dict[str, tuple[float, float]]
@@ -50,7 +50,7 @@ def truncate(path: pathlib.Path, step: int) -> None:
       continue  # the line a killed run was writing
     if record["step"] <= step:
       kept.append(line + "\n")
-  write_atomically(path, "".join(kept))
+  replace_text(path, "".join(kept))
 
 
 class MetricsWriter:
@@ -139,7 +139,7 @@ class TrainingMeter:
       self._account(*before)
 
   @contextlib.contextmanager
-  def paused(self):
+  def paused(self) -> Iterator[None]:
     """Time spent inside does not count as training."""
     self.flush()
     self._stop_clock()

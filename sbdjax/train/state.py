@@ -54,7 +54,7 @@ def leaf_names(tree: PyTree) -> dict[str, Any]:
   return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def map_with_names(fn, tree: PyTree) -> PyTree:
+def map_with_names(fn: Callable[[str, Any], Any], tree: PyTree) -> PyTree:
   """`jax.tree.map` whose function takes (path as in `leaf_names`, leaf)."""
   return jax.tree_util.tree_map_with_path(
     lambda path, leaf: fn(jax.tree_util.keystr(path, simple=True, separator="/"), leaf), tree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -20,9 +21,9 @@ class StopSignals:
     received: the signal's number, or None.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.received: int | None = None
-    self._previous = {}
+    self._previous: dict[int, Any] = {}
 
   def __enter__(self) -> StopSignals:
     # Python delivers signals to the main thread only, and only it may set handlers.
@@ -32,11 +33,11 @@ class StopSignals:
         self._previous[number] = signal.signal(number, self._note)
     return self
 
-  def __exit__(self, *exception) -> None:
+  def __exit__(self, *exception: object) -> None:
     for number, handler in self._previous.items():
       signal.signal(number, handler)
 
-  def _note(self, number, frame) -> None:
+  def _note(self, number: int, frame: Any) -> None:
     del frame
     self.received = number
     signal.signal(number, self._previous[number])

@@ -8,7 +8,7 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -157,7 +157,7 @@ def pretended(count: int) -> Sequence[Any]:
 
 
 @contextlib.contextmanager
-def _environment(**values: str):
+def _environment(**values: str) -> Iterator[None]:
   before = {k: os.environ.get(k) for k in values}
   os.environ.update({k: v for k, v in values.items() if before[k] is None})
   try:

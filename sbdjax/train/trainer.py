@@ -17,9 +17,9 @@ from sbdjax.errors import DivergedError, UsageError
 from sbdjax.losses.base import LossFn
 from sbdjax.train import metrics as metrics_lib
 from sbdjax.train import state as state_lib
+from sbdjax.train.atomic_files import replace_text
 from sbdjax.train.checkpoints import Checkpointer
 from sbdjax.train.environment import environment
-from sbdjax.train.files import write_atomically
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
 from sbdjax.train.progress import Progress, make_progress
@@ -174,7 +174,7 @@ def train(
     checkpointer.close()
     reached = int(state.step)
     if reached == config.steps and primary:
-      write_atomically(workdir / DONE, json.dumps({"step": reached}) + "\n")
+      replace_text(workdir / DONE, json.dumps({"step": reached}) + "\n")
     if stop.received is not None and reached < config.steps:
       progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
       if stop.received == signal.SIGINT:
@@ -302,8 +302,8 @@ def _write_records(workdir: pathlib.Path, record: dict[str, Any], done: bool) ->
     if not done:
       (workdir / DONE).unlink(missing_ok=True)
     before = _read_record(path)
-    write_atomically(path, json.dumps(record, indent=2) + "\n")
-    write_atomically(workdir / "env.json", json.dumps(environment(), indent=2) + "\n")
+    replace_text(path, json.dumps(record, indent=2) + "\n")
+    replace_text(workdir / "env.json", json.dumps(environment(), indent=2) + "\n")
   except PermissionError as e:
     raise UsageError(f"cannot write to --workdir={workdir}: {e.strerror}") from e
   now = state_lib.leaf_names(json.loads(json.dumps(record)))

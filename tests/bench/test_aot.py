@@ -79,6 +79,48 @@ def test_lines_for_people():
   assert module.show({"target": "v5e:2x2", "skipped": "no libtpu"}) == "v5e:2x2: skipped: no libtpu"
 
 
+def recorded_line(**figures):
+  kernel = {"name": "flash_dq", "registers": 168, "spill_bytes": 0}
+  line = {"target": "h200:1", "job": "sbd", "problems": [], "kernels": [kernel]}
+  return line | {"temporary_bytes": 1000, "memory_bytes": 5000, "bytes_accessed": 9000} | figures
+
+
+def test_a_figure_larger_than_recorded_is_a_problem():
+  module = script()
+  kernels = [{"name": "flash_dq", "registers": 169, "spill_bytes": 0}]
+  for figures, problems in (
+    ({}, []),
+    ({"temporary_bytes": 1100}, []),
+    ({"temporary_bytes": 1101}, ["temporary_bytes 1101, recorded 1000"]),
+    ({"bytes_accessed": 10_000}, ["bytes_accessed 10000, recorded 9000"]),
+    ({"kernels": kernels}, ["flash_dq registers 169, recorded 168"]),
+  ):
+    assert module.regressions(recorded_line(**figures), recorded_line()) == problems
+  older = recorded_line()
+  del older["bytes_accessed"]
+  assert not module.regressions(recorded_line(bytes_accessed=1 << 40), older)
+
+
+def test_limits_do_not_move_unless_accepted(monkeypatch, tmp_path, capsys):
+  module, out = script(), tmp_path / "aot.jsonl"
+  write = lambda *lines: out.write_text("".join(json.dumps(x) + "\n" for x in lines))
+  read = lambda: [json.loads(x) for x in out.read_text().splitlines()]
+  other = recorded_line(target="v5e:2x2")
+
+  def run(line, *flags):
+    monkeypatch.setattr(module, "run", lambda target, bundles: [line])
+    monkeypatch.setattr(module.sys, "argv", ["aot", "--targets=h200:1", f"--out={out}", *flags])
+    return module.main()
+
+  write(recorded_line(), other)
+  assert run(recorded_line(temporary_bytes=500)) == 0 and read()[0] == recorded_line()
+  assert run(recorded_line(temporary_bytes=2000)) == 1 and read()[0] == recorded_line()
+  assert "recorded 1000" in capsys.readouterr().out
+  assert run(recorded_line(temporary_bytes=2000), "--accept") == 0
+  assert [x["temporary_bytes"] for x in read()] == [2000, 1000] and read()[1] == other
+  assert run(recorded_line(job="new")) == 0 and [x["job"] for x in read()] == ["sbd", "sbd", "new"]
+
+
 def test_a_target_without_a_client_is_skipped(monkeypatch, tmp_path, capsys):
   from sbdjax.train import topology
 

@@ -10,11 +10,11 @@ import pytest
 
 from sbdjax import masks
 from sbdjax.bench import attention, cases, correctness, decode_attention
-from sbdjax.bench.attention import Shape
+from sbdjax.bench.attention import AttentionShape
 from sbdjax.bench.rivals import RIVALS, Rival, present
 from tests.jit import quick_jit
 
-SHAPE = Shape(batch=1, num_heads=2, num_kv_heads=1, head_dim=4)
+SHAPE = AttentionShape(batch=1, num_heads=2, num_kv_heads=1, head_dim=4)
 
 
 def test_pairs_are_those_of_the_dense_mask():

@@ -6,10 +6,10 @@ import pytest
 
 from sbdjax import masks
 from sbdjax.bench import cases, correctness, flex
-from sbdjax.bench.attention import Shape
+from sbdjax.bench.attention import AttentionShape
 
 torch = pytest.importorskip("torch")
-SHAPE = Shape(batch=1, num_heads=2, num_kv_heads=1, head_dim=16)
+SHAPE = AttentionShape(batch=1, num_heads=2, num_kv_heads=1, head_dim=16)
 
 
 @pytest.mark.parametrize("name", ["sbd", "jacobi"])

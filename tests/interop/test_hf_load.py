@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from sbdjax.errors import CheckpointError
 from sbdjax.interop import load_pretrained, save_pretrained
-from sbdjax.interop.hf import configs, files, load
+from sbdjax.interop.hf import configs, load, tensor_files
 from tests.interop import hf_models
 
 
@@ -43,8 +43,8 @@ def copy(saved, tmp_path):
     folder.mkdir()
     found = json.loads((source / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings(found)))
-    stored = safetensors.numpy.load_file(source / files.SINGLE)
-    safetensors.numpy.save_file(tensors(stored), folder / files.SINGLE)
+    stored = safetensors.numpy.load_file(source / tensor_files.SINGLE)
+    safetensors.numpy.save_file(tensors(stored), folder / tensor_files.SINGLE)
     return folder
 
   return make
@@ -112,10 +112,10 @@ def test_rotations_that_were_rounded_in_training_are_kept(copy, saved):
   assert model.lm.config.rope_frequencies == (1.0, float(np.float16(0.01)))
   save_pretrained(folder.with_name("again"), model)
   assert load_pretrained(folder.with_name("again")).lm.config == model.lm.config
-  tensors = safetensors.numpy.load_file(folder / files.SINGLE)
+  tensors = safetensors.numpy.load_file(folder / tensor_files.SINGLE)
   name = next(name for name in tensors if "inv_freq" in name)
   tensors[name] = tensors[name] * np.float32(2)
-  safetensors.numpy.save_file(tensors, folder / files.SINGLE)
+  safetensors.numpy.save_file(tensors, folder / tensor_files.SINGLE)
   refused(folder, "different rotary frequencies")
 
 
@@ -203,8 +203,8 @@ def test_a_tied_models_copy_of_its_head(copy, saved):
 
   folder = copy("qwen2", tensors=with_head)
   same_params(load_pretrained(folder).params, load_pretrained(saved("qwen2")).params)
-  tensors = with_head(safetensors.numpy.load_file(folder / files.SINGLE), add=1.0)
-  safetensors.numpy.save_file(tensors, folder / files.SINGLE)
+  tensors = with_head(safetensors.numpy.load_file(folder / tensor_files.SINGLE), add=1.0)
+  safetensors.numpy.save_file(tensors, folder / tensor_files.SINGLE)
   refused(folder, "lm_head.weight", "tie_word_embeddings")
 
 
@@ -239,14 +239,14 @@ def test_a_tensor_of_another_dtype_is_named(copy, dtype):
 
 def test_nothing_is_read_before_all_is_found_right(copy, monkeypatch):
   folder = copy(tensors=without("model.norm.weight"))
-  monkeypatch.setattr(files, "read", lambda *args: pytest.fail("read a tensor"))
+  monkeypatch.setattr(tensor_files, "read", lambda *args: pytest.fail("read a tensor"))
   refused(folder, "model.norm.weight")
 
 
 @pytest.mark.parametrize("keep", [0, 4, 60, 0.5, -1])
 def test_truncated_files_are_refused(copy, keep):
   folder = copy()
-  path = folder / files.SINGLE
+  path = folder / tensor_files.SINGLE
   data = path.read_bytes()
   path.write_bytes(data[: int(keep * len(data)) if keep == 0.5 else keep])
   refused(folder, path, "truncated")
@@ -254,7 +254,7 @@ def test_truncated_files_are_refused(copy, keep):
 
 def test_a_header_that_is_none(copy):
   folder = copy()
-  path = folder / files.SINGLE
+  path = folder / tensor_files.SINGLE
   path.write_bytes((40).to_bytes(8, "little") + b"{" * 40 + b"0" * 100)
   refused(folder, path, "header")
   path.write_text("this is no checkpoint at all, just some lines of text\n" * 10)
@@ -265,20 +265,20 @@ def test_shards_that_are_missing_or_hold_less_than_promised(tmp_path):
   folder = tmp_path / "m"
   save_pretrained(folder, hf_models.build("llama"), max_shard_bytes=4000)
   shards = sorted(folder.glob("*.safetensors"))
-  index = json.loads((folder / files.INDEX).read_text())
+  index = json.loads((folder / tensor_files.INDEX).read_text())
   index["weight_map"]["model.phantom.weight"] = shards[0].name
-  (folder / files.INDEX).write_text(json.dumps(index))
+  (folder / tensor_files.INDEX).write_text(json.dumps(index))
   refused(folder, shards[0].name, "model.phantom.weight")
   shards[1].unlink()
-  refused(folder, shards[1].name, files.INDEX)
-  (folder / files.INDEX).write_text("{}")
-  refused(folder, files.INDEX)
+  refused(folder, shards[1].name, tensor_files.INDEX)
+  (folder / tensor_files.INDEX).write_text("{}")
+  refused(folder, tensor_files.INDEX)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth", "model.ckpt"])
 def test_pickled_weights_are_refused_with_the_reason(copy, name):
   folder = copy()
-  (folder / files.SINGLE).rename(folder / name)
+  (folder / tensor_files.SINGLE).rename(folder / name)
   refused(folder, name, "pickle", "safetensors")
 
 
@@ -291,12 +291,12 @@ def test_a_single_pickle_is_refused_with_the_reason(tmp_path):
 
 def test_no_weights_at_all(copy):
   folder = copy()
-  (folder / files.SINGLE).unlink()
-  refused(folder, folder, files.SINGLE)
+  (folder / tensor_files.SINGLE).unlink()
+  refused(folder, folder, tensor_files.SINGLE)
 
 
 def test_one_file_of_a_directory_points_to_the_directory(saved):
-  refused(saved("llama") / files.SINGLE, "config.json", "directory")
+  refused(saved("llama") / tensor_files.SINGLE, "config.json", "directory")
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_what_is_not_supported_is_named(copy, name, keys, words):
 def test_any_piece_of_a_leaf_is_that_piece_of_the_whole(saved, name):
   model = load_pretrained(saved(name))
   layout = configs.family_of(json.loads((saved(name) / "config.json").read_text()), "").layout
-  tensors = load.Tensors(files.read_folder(saved(name)), layout, "here")
+  tensors = load.Tensors(tensor_files.read_folder(saved(name)), layout, "here")
   for path, x in jax.tree_util.tree_leaves_with_path(model.params):
     leaf = load.Leaf(jax.tree_util.keystr(path, simple=True, separator="."), x.shape, tensors)
     indices = []
@@ -348,19 +348,19 @@ def test_any_piece_of_a_leaf_is_that_piece_of_the_whole(saved, name):
 @pytest.fixture
 def reads(monkeypatch):
   """Bytes of every read of a tensor so far."""
-  sizes, read = [], files.read
+  sizes, read = [], tensor_files.read
 
   def watched(stored, rows=None):
     out = read(stored, rows)
     sizes.append(out.nbytes)
     return out
 
-  monkeypatch.setattr(files, "read", watched)
+  monkeypatch.setattr(tensor_files, "read", watched)
   return sizes
 
 
 def test_only_what_a_device_needs_is_read_and_nothing_twice(saved, reads):
-  tensors = load.Tensors(files.read_folder(saved("llama")), "llama", "here")
+  tensors = load.Tensors(tensor_files.read_folder(saved("llama")), "llama", "here")
   shape = (2, 16, 4, 6)
   leaf = load.Leaf("layers.attn.q_kernel", shape, tensors)
   halves = [(slice(None), slice(a, a + 8), slice(None), slice(None)) for a in (0, 8)]

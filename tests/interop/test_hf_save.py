@@ -17,7 +17,7 @@ from sbdjax import masks
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import CheckpointError, UsageError
 from sbdjax.interop import load_pretrained, save_pretrained
-from sbdjax.interop.hf import files, names
+from sbdjax.interop.hf import names, tensor_files
 from tests import models
 from tests.interop import hf_models
 
@@ -62,7 +62,7 @@ def test_shards_hold_at_most_so_much_and_the_index_finds_all(tmp_path):
   model = hf_models.build("llama")
   save_pretrained(tmp_path / "m", model, max_shard_bytes=3000)
   same(model, load_pretrained(tmp_path / "m"))
-  index = json.loads((tmp_path / "m" / files.INDEX).read_text())
+  index = json.loads((tmp_path / "m" / tensor_files.INDEX).read_text())
   shards = sorted((tmp_path / "m").glob("*.safetensors"))
   assert len(shards) > 3 and set(index["weight_map"].values()) == {p.name for p in shards}
   for path in shards:
@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     path.write_bytes(b"half")
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(files, "write", full_disk)
+  monkeypatch.setattr(tensor_files, "write", full_disk)
   with pytest.raises(CheckpointError, match="No space left"):
     save_pretrained(tmp_path / "m", hf_models.build("llama"))
   assert os.listdir(tmp_path) == []

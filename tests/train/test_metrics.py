@@ -11,7 +11,7 @@ from tensorboardX.proto import event_pb2
 
 from sbdjax.errors import DivergedError
 from sbdjax.train import metrics
-from sbdjax.train.files import write_atomically
+from sbdjax.train.atomic_files import replace_text
 from sbdjax.train.progress import describe
 
 
@@ -139,12 +139,12 @@ def test_the_line_people_read():
 
 def test_a_file_that_cannot_be_written_keeps_its_old_text(tmp_path):
   path = tmp_path / "config.json"
-  write_atomically(path, "old")
+  replace_text(path, "old")
   limit = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
   try:
     with pytest.raises(OSError) as error:
-      write_atomically(path, "x" * 100)
+      replace_text(path, "x" * 100)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
   assert error.value.filename == str(path)

@@ -15,7 +15,7 @@ Diffusions, section 5.1, and the clock agrees with it. Rows of a batch need not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -233,7 +233,7 @@ class MDM(Method):
       plan_BxC = jax.vmap(self.unmask.plan)(plan_key_B, masked_BxC)
       return MDMState(out, end_B, plan_BxC, token_key_B, limits.max_tokens)
 
-    def step(params, state: MDMState) -> MDMState:
+    def step(params: Any, state: MDMState) -> MDMState:
       out, end_B = state.out, state.end_B
       masked_BxC = canvas.masked(out.tokens_BxC, end_B, mask_id)
       logits = predict(params, out.tokens_BxC, end_B)

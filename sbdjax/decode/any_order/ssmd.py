@@ -21,7 +21,7 @@ Columns of the window are counted from 0: column w stands for column i + w of si
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -170,7 +170,7 @@ class SSMD(Method):
         max_tokens=limits.max_tokens,
       )
 
-    def step(params, state: SSMDState) -> SSMDState:
+    def step(params: Any, state: SSMDState) -> SSMDState:
       out, sigma_BxC = state.out, state.sigma_BxC
       columns = open_window(state, windows.table(self.window, sigma_BxC.shape[1]))
       hidden = lm.trunk(params, out.tokens_BxC, length_B=state.end_B)

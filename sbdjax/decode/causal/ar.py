@@ -7,6 +7,8 @@ measured against.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -57,7 +59,7 @@ class AR(Method):
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       return ARState(out, cache, base.row_keys(key, batch))
 
-    def step(params, state: ARState) -> ARState:
+    def step(params: Any, state: ARState) -> ARState:
       out, cache = state.out, state.cache
       last_Bx1 = out.length_B[:, None] - 1
       hidden, cache = lm.apply(
@@ -77,7 +79,7 @@ class AR(Method):
 
 
 def prefill(
-  lm: LM, params, prompt_BxP: jax.Array, n_committed_B: jax.Array, capacity: int
+  lm: LM, params: Any, prompt_BxP: jax.Array, n_committed_B: jax.Array, capacity: int
 ) -> KVCache:
   """A cache that holds the first `n_committed_B` tokens of each right-padded prompt."""
   batch, width = prompt_BxP.shape

@@ -91,7 +91,7 @@ class SBD(Method):
       pending_B = jnp.zeros((batch,), bool)
       return SBDState(out, cache, out.prompt_len_B, pending_B, base.row_keys(key, batch))
 
-    def step(params, state: SBDState) -> SBDState:
+    def step(params: Any, state: SBDState) -> SBDState:
       out, done_B = state.out, state.out.done_B
       committing_B = state.pending_B & ~done_B
       logits, cache = jax.lax.cond(

@@ -100,11 +100,11 @@ class VerifiedSBD(Method):
       nothing_BxM = jnp.full((batch, self.num_drafts), -1, jnp.int32)
       return VerifiedState(out, cache, base.row_keys(key, batch), drafts, nothing_BxM)
 
-    def verify_and_draft(params, state: VerifiedState) -> VerifiedState:
+    def verify_and_draft(params: Any, state: VerifiedState) -> VerifiedState:
       points = self.drafting(state.drafts, self.candidates)
       return advance(self, lm, limits, params, state, k, points)
 
-    def verify_or_draft(params, state: VerifiedState) -> VerifiedState:
+    def verify_or_draft(params: Any, state: VerifiedState) -> VerifiedState:
       # Rows verify and draft at the same time: all of them start with a draft.
       return jax.lax.cond(
         jnp.any((state.drafts.count_B > 0) & ~state.out.done_B),

@@ -32,6 +32,8 @@ and eager acceptance may cost one more where a row exits early (it looked past i
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -135,12 +137,12 @@ class FreeDave(DiffusionMethod):
     )
     block_W = jnp.repeat(jnp.arange(self.num_blocks), grid.block_size)
 
-    def init(params, prompt_BxP, prompt_len_B, key) -> FreeDaveState:
+    def init(params, prompt_BxP, prompt_len_B, key):
       state = blocks.start(grid, prompt_BxP, prompt_len_B, key)
       state = network.prefill(params, state, prompt_BxP.shape[1])
       return nothing_predicted(state, network.window_size)
 
-    def step(params, state: FreeDaveState) -> FreeDaveState:
+    def step(params: Any, state: FreeDaveState) -> FreeDaveState:
       old = state.canvas
       window = blocks.window(grid, old, self.num_blocks)
       masked_BxW = blocks.masked(grid, window, window.tokens_BxW)

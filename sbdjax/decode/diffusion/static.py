@@ -132,7 +132,7 @@ def step_by_step(
   grid = method.grid(lm, limits)
   network = method.forwarding.network(lm, grid)
 
-  def init(params: Any, prompt_BxP: jax.Array, prompt_len_B: jax.Array, key: jax.Array):
+  def init(params, prompt_BxP, prompt_len_B, key):
     state = blocks.start(grid, prompt_BxP, prompt_len_B, key)
     return network.prefill(params, state, prompt_BxP.shape[1])
 

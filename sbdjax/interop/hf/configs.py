@@ -22,7 +22,7 @@ OURS = "sbdjax"
 _OURS = ("unused_rows", "compute_dtype")
 
 
-class Layout(NamedTuple):
+class SettingsLayout(NamedTuple):
   """How settings are written.
 
   Attributes:
@@ -175,8 +175,8 @@ _BERT_KEYS = dict(
 _BIASES = dict(norm="layer", qkv_bias=True, o_bias=True, mlp_bias=True)
 _PLAIN = {"quantization_config": (), "add_cross_attention": (False,)}
 
-LAYOUTS: dict[str, Layout] = {
-  "llama": Layout(
+LAYOUTS: dict[str, SettingsLayout] = {
+  "llama": SettingsLayout(
     keys=_BERT_KEYS
     | dict(num_kv_heads="num_key_value_heads", head_dim="head_dim", norm_eps="rms_norm_eps"),
     defaults={"rms_norm_eps": 1e-6, "tie_word_embeddings": False},
@@ -185,7 +185,7 @@ LAYOUTS: dict[str, Layout] = {
     derive=_derive_llama,
     write=_write_llama,
   ),
-  "llada": Layout(
+  "llada": SettingsLayout(
     keys=dict(
       num_layers="n_layers",
       d_model="d_model",
@@ -216,7 +216,7 @@ LAYOUTS: dict[str, Layout] = {
     derive=_derive_llada,
     write=_write_llada,
   ),
-  "gpt2": Layout(
+  "gpt2": SettingsLayout(
     keys=dict(
       vocab_size="vocab_size",
       num_layers="n_layer",
@@ -237,7 +237,7 @@ LAYOUTS: dict[str, Layout] = {
     derive=_derive_gpt2,
     write=_write_gpt2,
   ),
-  "esm": Layout(
+  "esm": SettingsLayout(
     keys=_BERT_KEYS | dict(norm_eps="layer_norm_eps"),
     defaults={"layer_norm_eps": 1e-12, "tie_word_embeddings": True},
     needs=_PLAIN
@@ -393,7 +393,7 @@ def named_dtype(settings: Settings) -> str | None:
   return name if name in ("float32", "bfloat16", "float16") else None
 
 
-def _check_needs(needs: Mapping[str, tuple], settings: Settings, where: str):
+def _check_needs(needs: Mapping[str, tuple], settings: Settings, where: str) -> None:
   for key, allowed in needs.items():
     value = settings.get(key)
     if value is not None and value not in allowed:

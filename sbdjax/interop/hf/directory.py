@@ -11,9 +11,9 @@ import jax
 
 from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
-from sbdjax.interop.hf import configs, files, generation_config, load, names
+from sbdjax.interop.hf import configs, generation_config, load, names, tensor_files
 from sbdjax.interop.hf.configs import Family
-from sbdjax.interop.hf.files import CONFIG, GENERATION, read_json
+from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
 from sbdjax.nn import rope
@@ -41,7 +41,7 @@ def read(
   where = str(folder)
   settings = read_json(folder / CONFIG)
   family = configs.family_of(settings, where)
-  tensors = load.Tensors(files.read_folder(folder), family.layout, where)
+  tensors = load.Tensors(tensor_files.read_folder(folder), family.layout, where)
   tokenizer = _tokenizer(folder, settings)
   mask_id = _mask_id(family, settings, tokenizer)
   settings.setdefault("torch_dtype", _stored_dtype(tensors))
@@ -75,7 +75,7 @@ def _tokenizer(folder: pathlib.Path, settings: Mapping[str, Any]) -> tokenizers.
 def _stored_dtype(tensors: load.Tensors) -> str | None:
   """That of the embedding in the files, for a config.json that names none."""
   stored = tensors.find(f"{names.TABLE['embedding'][tensors.layout]}.weight")
-  dtype = files.DTYPES.get(stored.dtype) if stored is not None else None
+  dtype = tensor_files.DTYPES.get(stored.dtype) if stored is not None else None
   return None if dtype is None else dtype.name
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from jax.sharding import Sharding
 
 from sbdjax.errors import CheckpointError
-from sbdjax.interop.hf import files, names
-from sbdjax.interop.hf.files import Stored
+from sbdjax.interop.hf import names, tensor_files
 from sbdjax.interop.hf.names import Place
+from sbdjax.interop.hf.tensor_files import Stored
 
 # Tables (embedding, head) are read this many bytes of rows at a time.
 _CHUNK = 1 << 26
@@ -55,10 +55,10 @@ class Tensors:
         f"{self.where}: tensor {name} has shape {list(stored.shape)}, its config.json asks for "
         f"{list(shape)}"
       )
-    if stored.dtype not in files.DTYPES:
+    if stored.dtype not in tensor_files.DTYPES:
       raise CheckpointError(
         f"{self.where}: tensor {name} has dtype {stored.dtype}; supported are "
-        f"{', '.join(files.DTYPES)}: get a version that is not quantized"
+        f"{', '.join(tensor_files.DTYPES)}: get a version that is not quantized"
       )
     return stored
 
@@ -72,7 +72,7 @@ class Tensors:
     if self._column.inv_freq is None:
       return None
     ending = self._column.inv_freq.rsplit("{}", 1)[1].rsplit(".", 2)[1] + ".inv_freq"
-    found = [files.read(x) for name, x in self._stored.values() if name.endswith(ending)]
+    found = [tensor_files.read(x) for name, x in self._stored.values() if name.endswith(ending)]
     if not found:
       return None
     first = found[0].astype(np.float64)
@@ -82,7 +82,7 @@ class Tensors:
     same = first.shape == usual.shape and np.allclose(first, usual, rtol=1e-6, atol=0)
     return None if same else tuple(first.tolist())
 
-  def check_all_used(self, used: set[str], tied: bool):
+  def check_all_used(self, used: set[str], tied: bool) -> None:
     """Raises CheckpointError for a tensor that is not `used`, ignored, or the head of a tied model."""
     bare = {self._bare(name) for name in used}
     if tied:
@@ -99,7 +99,7 @@ class Tensors:
         + (f", and {len(surplus) - 1} more" if len(surplus) > 1 else "")
       )
 
-  def check_tied_head(self, embedding: str):
+  def check_tied_head(self, embedding: str) -> None:
     """A tied model's files may hold its head all the same; it must be the embedding.
 
     Raises:
@@ -110,7 +110,8 @@ class Tensors:
       return
     same = head.dtype == table.dtype and head.shape == table.shape
     if not same or any(
-      files.read(head, rows).tobytes() != files.read(table, rows).tobytes() for rows in _rows(head)
+      tensor_files.read(head, rows).tobytes() != tensor_files.read(table, rows).tobytes()
+      for rows in _rows(head)
     ):
       raise CheckpointError(
         f"{self.where}: config.json ties the output head to the embedding, but {self._head} is "
@@ -121,14 +122,14 @@ class Tensors:
 def _rows(stored: Stored) -> Iterator[range]:
   """The rows of a table in runs of `_CHUNK` bytes."""
   rows = stored.shape[0]
-  row_bytes = math.prod(stored.shape[1:]) * files.DTYPES[stored.dtype].itemsize
+  row_bytes = math.prod(stored.shape[1:]) * tensor_files.DTYPES[stored.dtype].itemsize
   step = max(1, _CHUNK // row_bytes)
   return (range(first, min(first + step, rows)) for first in range(0, rows, step))
 
 
 def _stacked(place: Place, stored: Stored) -> np.ndarray:
   """One layer's tensor as a row of our leaf."""
-  return place.to_ours(files.read(stored))[None]
+  return place.to_ours(tensor_files.read(stored))[None]
 
 
 class Leaf:
@@ -171,10 +172,10 @@ class Leaf:
       for n, stored in enumerate(self._sources):
         yield range(n, n + 1), functools.partial(_stacked, place, stored)
     elif place.num_inputs:
-      yield range(self.shape[0]), lambda: place.to_ours(files.read(self._sources[0]))
+      yield range(self.shape[0]), lambda: place.to_ours(tensor_files.read(self._sources[0]))
     else:
       for rows in _rows(self._sources[0]):
-        yield rows, functools.partial(files.read, self._sources[0], rows)
+        yield rows, functools.partial(tensor_files.read, self._sources[0], rows)
 
 
 def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> Any:

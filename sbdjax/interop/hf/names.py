@@ -41,7 +41,7 @@ def modern(name: str) -> str:
   return name
 
 
-class Part(NamedTuple):
+class FusedThird(NamedTuple):
   """A third of a tensor that fuses q, k and v along its outputs."""
 
   name: str
@@ -63,9 +63,9 @@ COLUMNS = {
 
 _L, _B, _H = "model.layers.{}.", "model.transformer.blocks.{}.", "transformer.h.{}."
 _E, _A = "esm.encoder.layer.{}.", "esm.encoder.layer.{}.attention."
-_QKV = [Part(_H + "attn.c_attn", i) for i in range(3)]
+_QKV = [FusedThird(_H + "attn.c_attn", i) for i in range(3)]
 # fmt: off
-_TABLE: dict[str, tuple[str | Part | None, ...]] = {
+_TABLE: dict[str, tuple[str | FusedThird | None, ...]] = {
   # ours: Llama, Mistral, Qwen, Dream, SDAR, Fast-dLLM; LLaDA; GPT-2; ESM-2
   "embedding": ("model.embed_tokens", "model.transformer.wte", "transformer.wte",
                 "esm.embeddings.word_embeddings"),
@@ -152,7 +152,7 @@ def find(leaf: str, shape: tuple[int, ...], layout: str) -> Place | None:
   entry = TABLE.get(leaf, TABLE.get(base, {})).get(layout)
   if entry is None:
     return None
-  name, part = entry if isinstance(entry, Part) else (entry, None)
+  name, part = entry if isinstance(entry, FusedThird) else (entry, None)
   kernel, stacked = kind == "kernel", leaf.startswith("layers.")
   return Place(
     name=name + (".bias" if kind == "bias" else ".weight"),

@@ -18,8 +18,8 @@ import numpy as np
 from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.errors import CheckpointError, UsageError
-from sbdjax.interop.hf import configs, files, generation_config, names
-from sbdjax.interop.hf.files import CONFIG, GENERATION, ToWrite, read_json
+from sbdjax.interop.hf import configs, generation_config, names, tensor_files
+from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, ToWrite, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn import rope
 from sbdjax.nn.transformer import TransformerConfig
@@ -64,7 +64,9 @@ def write(
     _write_shards(temporary, tensors, max_shard_bytes)
 
 
-def _name_mask_token(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None):
+def _name_mask_token(
+  folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None
+) -> None:
   """Lets tokenizer_config.json name the mask token, where that is a token of the vocabulary."""
   if not isinstance(tokenizer, LibraryTokenizer) or mask_id is None:
     return
@@ -147,12 +149,12 @@ def _write_shards(folder: pathlib.Path, tensors: Mapping[str, ToWrite], limit: i
     shards[-1][name] = x
     filled += x.nbytes
   if len(shards) == 1:
-    files.write(folder / files.SINGLE, shards[0])
+    tensor_files.write(folder / tensor_files.SINGLE, shards[0])
     return
   where: dict[str, str] = {}
   for i, shard in enumerate(shards, start=1):
     file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-    files.write(folder / file, shard)
+    tensor_files.write(folder / file, shard)
     where |= dict.fromkeys(shard, file)
   total = sum(x.nbytes for x in tensors.values())
-  _write_json(folder / files.INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+  _write_json(folder / tensor_files.INDEX, {"metadata": {"total_size": total}, "weight_map": where})

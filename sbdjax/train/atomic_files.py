@@ -6,7 +6,7 @@ import os
 import pathlib
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
+def replace_text(path: pathlib.Path, text: str) -> None:
   """Replaces `path` by `text`; an OSError names the file and leaves the old one."""
   temporary = path.with_name(path.name + ".tmp")
   try:

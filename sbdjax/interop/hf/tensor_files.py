@@ -51,7 +51,7 @@ class Stored(NamedTuple):
   shape: tuple[int, ...]
   start: int
 
-  def __str__(self):
+  def __str__(self) -> str:
     return f"{self.dtype}{list(self.shape)}"
 
 
