@@ -57,7 +57,8 @@ def evaluate(
   """Means over all targets: ntp_loss (nats), ntp_accuracy, ntp_perplexity, and with a mask token
   masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm` or
   `losses.ssmd`, and the bound in bits a token."""
-  key, values = jax.random.key(seed), {}
+  key = jax.random.key(seed)
+  values: dict[str, float] = {}
   for loss_fn in losses_of(model, block_size).values():
     step = jax.jit(make_eval_step(model.lm, loss_fn))
     values |= metrics.evaluate(step, model.params, batches, key)
@@ -98,7 +99,7 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.block_size, 1, "--block_size")
   flags.at_least(args.seed, 0, "--seed")
   flags.at_least(args.max_batches, 0, "--max_batches")
-  fields = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
+  fields: dict[str, Any] = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
     class_for(DataConfig, texts), texts, "data"
   )
   model = load_pretrained(args.checkpoint, dtype=args.dtype)

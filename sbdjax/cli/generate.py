@@ -69,13 +69,13 @@ def as_record(
   result: Result, model: Pretrained, method: Method, settings: dict[str, Any]
 ) -> dict[str, Any]:
   """The JSON object of one prompt."""
-  text = None
-  if not isinstance(model.tokenizer, NumberTokenizer):
-    text = prompting.text_after(model.tokenizer, result.prompt_tokens, result.text_tokens)
+  text, tokenizer = None, model.need_tokenizer()
+  if not isinstance(tokenizer, NumberTokenizer):
+    text = prompting.text_after(tokenizer, result.prompt_tokens, result.text_tokens)
   nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
-  more = {}
+  more: dict[str, Any] = {}
   if method.any_order and text is not None:
-    more["prompt_text"] = model.tokenizer.decode(result.prompt_tokens)
+    more["prompt_text"] = tokenizer.decode(result.prompt_tokens)
   if result.causal_passes is not None:
     more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
   return (
@@ -120,7 +120,7 @@ def watch(
 ) -> list[Result]:
   """The live view, one prompt after the other."""
   eos_ids = model.generation.eos_ids
-  cells = live.CellTexts(model.tokenizer, model.lm.config.mask_id, eos_ids)
+  cells = live.CellTexts(model.need_tokenizer(), model.lm.config.mask_id, eos_ids)
   with console.status("compiling ..."):
     streamer = Streamer(model.lm, decoding.limits(eos_ids), decoding.method, model.params, prompts)
   title = title_of(checkpoint, decoding)
@@ -144,7 +144,7 @@ def tell(
     return watch(model, checkpoint, decoding, prompts, key, console, seconds_per_frame)
   decoder, results = Decoder(model.lm, decoding.limits(model.generation.eos_ids)), []
   for result in decoder.generate(decoding.method, model.params, prompts, key, batch_size=1):
-    print(model.tokenizer.decode(result.prompt_tokens + result.text_tokens))
+    print(model.need_tokenizer().decode(result.prompt_tokens + result.text_tokens))
     print(f"-- {live.summary(result)}\n", flush=True)
     results.append(result)
   return results
@@ -181,7 +181,7 @@ def main(argv: list[str]) -> int:
   decoding = decoding.for_model(model.lm, model.generation)
   method = decoding.method
   method.sampler(model.lm, decoding.limits(eos_ids))  # says now if the model cannot be decoded so
-  prompts = find_prompts(args, model.tokenizer)
+  prompts = find_prompts(args, model.need_tokenizer())
   prompting.check(prompts, model, decoding)
   key = jax.random.key(args.seed)
   if not args.json:

@@ -53,7 +53,7 @@ class SweepConfig:
   repeats: int = 3
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("label", "judge"):
       if not getattr(self, name):
         object.__setattr__(self, name, self.checkpoint)
@@ -152,7 +152,7 @@ def _refusal(base: Mapping[str, Any], entry: Mapping[str, Any], needed: str) -> 
 class Bench:
   """Opens each model and compiles each decoder once for all points."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._models: dict[str, Pretrained] = {}
     self._judges: dict[str, Judge] = {}
     self._decoders: dict[Any, TimedDecoder] = {}
@@ -204,7 +204,7 @@ class Bench:
     model = self.model(point.sweep.checkpoint)
     return point._replace(decoding=point.decoding.for_model(model.lm, model.generation))
 
-  def check(self, point: Point):
+  def check(self, point: Point) -> None:
     """Raises the error that measuring the point would meet, before anything is run or written."""
     model = self.model(point.sweep.checkpoint)
     point.decoding.method.sampler(model.lm, point.decoding.limits(model.generation.eos_ids))

@@ -45,6 +45,14 @@ class Pretrained(NamedTuple):
   tokenizer: tokenizers.Tokenizer | None
   generation: GenerationDefaults
 
+  def need_lm(self) -> LM:
+    """Its model as an LM. Raises UsageError for a self-speculative one, which is none."""
+    if isinstance(self.lm, SigmaLM):
+      raise UsageError(
+        "this checkpoint is a self-speculative model, which has no next tokens: name another one"
+      )
+    return self.lm
+
   def need_tokenizer(self) -> tokenizers.Tokenizer:
     """Its tokenizer. Raises UsageError where it has none."""
     if self.tokenizer is None:

@@ -151,7 +151,7 @@ def run_layers(
     The residual stream [B, T, D], and None or (k, v), each [N, B, K, T, Dh].
   """
   of_layers, keep_kv = per_layer(config, keys_B), cached_kv is not None
-  layers = module.get_variable("params", "layers")
+  layers: Any = module.get_variable("params", "layers")
   if not isinstance(layers, tuple):
     scanned = stack(config)(config, keep_kv, attend, name="layers")
     return scanned(x_BxTxD, of_layers, cached_kv, turns, plan)

@@ -135,7 +135,7 @@ class Transformer(nn.Module):
       dtype = hidden_BxTxD.dtype
       x = hidden_BxTxD @ self.dense_kernel.astype(dtype) + self.dense_bias.astype(dtype)
       hidden_BxTxD = self.head_norm(gelu(x))
-    prepared = self.get_variable("params", prepare.HEAD)
+    prepared: prepare.Head | None = self.get_variable("params", prepare.HEAD)
     if prepared is not None:
       logits = prepared.logits(hidden_BxTxD)
     else:
