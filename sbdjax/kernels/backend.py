@@ -41,7 +41,7 @@ class Backend(NamedTuple):
   """How attention is computed.
 
   Attributes:
-    plan: (mask, T, S) -> a pytree of the mask, made once a forward and shared by all layers.
+    plan: (mask, T, S) -> a pytree of the mask, made once per forward and shared by all layers.
     attend: (q_BxHxTxDh, keys, values, plan) -> [B, H, T, Dh] in q's dtype, scaled by
       Dh^-0.5, softmax in float32; a query that sees nothing gives zeros. Keys and values are
       parts (`parts.Part`) whose concatenation along S is what the mask numbers: this forward's T

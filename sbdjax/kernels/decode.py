@@ -28,13 +28,13 @@ MAX_WINDOW = 64
 # `layer` is an int32 scalar of the running program (`parts.Layer` says why all layers are given).
 # R = G T rows, row g T + t for token t of the g-th query head of a key head; the map's bounds are
 # those of T queries in one tile. A row that sees nothing of a part gives zeros and EMPTY there.
-# S need not be whole tiles, and what lies behind the last key is not defined.
+# S need not be whole tiles, and what lies after the last key is not defined.
 Partial = Callable[..., tuple[jax.Array, jax.Array]]
 
 
 @pytree.dataclass
 class Plan:
-  """A mask over [cache slots | T new tokens], prepared once a forward.
+  """A mask over [cache slots | T new tokens], prepared once per forward.
 
   Attributes:
     cache: tile map of the cache's part: one tile of T queries, tiles of `block_k` slots.

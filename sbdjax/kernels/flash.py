@@ -31,7 +31,7 @@ class Shell(NamedTuple):
   """The three kernels of one device.
 
   H is a multiple of K: query head h belongs to key head h // (H / K). `plan` is what the device
-  made of the mask once a forward: a `TileMap`, or something made from one. Products accumulate in
+  made of the mask once per forward: a `TileMap`, or something made from one. Products accumulate in
   float32; probabilities are rounded to the inputs' dtype before they are multiplied.
 
   Attributes:

@@ -67,7 +67,7 @@ def _kernel(codes_ref, layer_ref, q_ref, k_ref, v_ref, bounds_ref, *refs, scale,
     seen = tpu_softmax.visible(bounds_ref[...], first_slot, block)
     if num_slots % block == 0:
       return compute(seen, lambda h: v_ref[h])
-    # Behind the last slot lies anything, and 0 times a NaN is one.
+    # After the last slot lies anything, and 0 times a NaN is one.
     slot = first_slot + jax.lax.broadcasted_iota(jnp.int32, v_ref.shape[1:], 0)
     compute(seen, lambda h: jnp.where(slot < num_slots, v_ref[h], 0))
 

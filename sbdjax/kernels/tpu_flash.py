@@ -53,7 +53,7 @@ def prepare(tile_map: TileMap) -> Plan:
 
 
 def _pad(x: jax.Array, block: int) -> jax.Array:
-  """Whole tiles along the sequence (axis 2), zeros behind."""
+  """Whole tiles along the sequence (axis 2), zeros after."""
   missing = -x.shape[2] % block
   return jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else x
 

@@ -45,7 +45,7 @@ class Visits:
   """All visits, ordered by the outer tile, each of which has at least one.
 
   Attributes:
-    codes: int32 [..., N], packed; behind `count` the last one is repeated without its flags, so
+    codes: int32 [..., N], packed; after `count` the last one is repeated without its flags, so
       that such a step loads, computes and writes nothing.
     count: int32 [...].
   """
@@ -67,7 +67,7 @@ def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> Visits:
   code = jnp.arange(outer, dtype=jnp.int32)[:, None] << (_INNER + _FLAGS) | tiles << _FLAGS
   for bit, flag in enumerate(flags):
     code = code | flag.astype(jnp.int32) << bit
-  # Step t belongs to the outer tile whose visits end behind it.
+  # Step t belongs to the outer tile whose visits end after it.
   end = jnp.cumsum(visits, axis=-1, dtype=jnp.int32)
   total = end[..., -1]
   step = jnp.arange(outer * inner, dtype=jnp.int32)
