@@ -29,7 +29,7 @@ Ref = Any
 
 
 @pytree.dataclass
-class Plan:
+class GPUPlan:
   """A mask prepared once per forward for the GPU kernels and shared by all layers.
 
   Attributes:
@@ -44,8 +44,8 @@ class Plan:
   col_order: Array
 
 
-def prepare(tiles: tile_map.TileMap) -> Plan:
-  return Plan(tiles, _longest_first(tiles.row_count), _longest_first(tiles.col_count))
+def prepare(tiles: tile_map.TileMap) -> GPUPlan:
+  return GPUPlan(tiles, _longest_first(tiles.row_count), _longest_first(tiles.col_count))
 
 
 def _longest_first(count: Array) -> Array:

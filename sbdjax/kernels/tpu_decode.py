@@ -33,7 +33,7 @@ def _heads_a_step(kv_heads: int, bytes_of_a_head: int) -> int:
   return max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and n <= fits)
 
 
-def _visits(cache: TileMap, batch: int) -> tpu_visits.Visits:
+def _visits(cache: TileMap, batch: int) -> tpu_visits.TPUVisits:
   """The cache tiles of all rows of the batch, one list."""
 
   def rows(x):

@@ -41,7 +41,7 @@ class Visit(NamedTuple):
 
 
 @pytree.dataclass
-class Visits:
+class TPUVisits:
   """All visits, ordered by the outer tile, each of which has at least one.
 
   Attributes:
@@ -54,8 +54,8 @@ class Visits:
   count: jax.Array
 
 
-def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> Visits:
-  """Visits of the lists of a `TileMap`: [..., O], [..., O, N], [..., O, N]."""
+def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> TPUVisits:
+  """TPUVisits of the lists of a `TileMap`: [..., O], [..., O, N], [..., O, N]."""
   *lead, outer, inner = tiles.shape
   if max(outer, inner) > MAX_TILES:
     raise UsageError(
@@ -78,7 +78,7 @@ def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> Visits:
     code.reshape(*lead, outer * inner), tile * inner + at - begin, axis=-1
   )
   codes = jnp.where(step < total[..., None], codes, codes >> _FLAGS << _FLAGS)
-  return Visits(codes, total)
+  return TPUVisits(codes, total)
 
 
 def unpack(code: jax.Array) -> Visit:

@@ -22,7 +22,7 @@ from sbdjax.nn.parts import MLP, RMSNorm, dense_init, make_norm
 
 # ((k, ...), (v, ...)) of a cache, each [N, B, K, S, Dh]; the slots of several follow one another.
 CachedKV = tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
-Attend = Callable[[jax.Array, tuple[parts.Part, ...], tuple[parts.Part, ...], Any], jax.Array]
+Attend = Callable[[jax.Array, tuple[parts.KVPart, ...], tuple[parts.KVPart, ...], Any], jax.Array]
 
 
 class Attention(nn.Module):
@@ -60,8 +60,8 @@ class Attention(nn.Module):
       q = rope.rotate(q, turns[0], c.rope_interleaved)
       k = rope.rotate(k, turns[1], c.rope_interleaved)
     old_k, old_v = ((), ()) if cached_kv is None else cached_kv
-    keys: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_k), k)
-    values: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_v), v)
+    keys: tuple[parts.KVPart, ...] = (*(parts.StackedLayer(x, layer) for x in old_k), k)
+    values: tuple[parts.KVPart, ...] = (*(parts.StackedLayer(x, layer) for x in old_v), v)
     out = self.attend(q, keys, values, plan)
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
