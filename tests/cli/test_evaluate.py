@@ -60,6 +60,7 @@ def test_truncate_keeps_the_beginning_of_each_document():
   ("args", "code", "message"),
   [
     (["--data.sorce=text"], 2, "unknown field data.sorce (did you mean 'source'?)"),
+    (["--decoder.gamma=1"], 2, "unknown argument '--decoder.gamma=1'"),
     (["--data.source=text"], 2, "set data.path"),
     (["--data.source=text", "--data.path=nowhere.txt"], 1, "nowhere.txt"),
     (["--data.source=text", "--data.path=EMPTY"], 1, "empty"),

@@ -109,6 +109,7 @@ def test_rows_do_not_depend_on_the_batch(tiny, capsys):
   ("args", "code", "message"),
   [
     (["--prompt=a", "--decoder.gama=1"], 2, "did you mean 'gamma'"),
+    (["--prompt=a", "--decoder.gamma=1"], 2, "decoder.gamma has no effect here: with decoder.na"),
     (["--prompt=a", "--decoder.name=sbd", "--decoder.gamma=-1"], 2, "must not be negative"),
     (["--prompt=a", "--decoder.name=sbd", "--decoder.block_size=0"], 2, "at least 1"),
     (["--prompt=a", "--decoder.max_tokens=0"], 2, "at least 1"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
+from sbdjax.cli import flags
 from sbdjax.evals import sweep
 from tests.cli import checkpoints
 
@@ -98,6 +99,7 @@ def test_goes_on_after_a_torn_line(finished, config, tmp_path, monkeypatch):
   ("flags", "code", "message"),
   [
     (["--config.decoder.gama=1"], 2, "unknown field config.decoder.gama (did you mean"),
+    (["--config.decoder.tau=0.5"], 2, "decoder.tau has no effect here: with decoder.name=ar"),
     (["--config.decoder.block_size=0"], 2, "at least 1"),
     (["--config.decoder.max_tokens=61"], 2, "exceeds the model's context"),
     (["--config.sweep.checkpoint=nothing"], 1, "no checkpoint at nothing"),
@@ -127,6 +129,14 @@ def write_text8_model(path):
   lm = models.lm_of(vocab_size=27)
   settings = dict(tokenizer="text8", eos_ids=[], made_by="a test")
   native.write(path, lm.config, jax.device_get(models.random_params(lm)), settings)
+
+
+def test_flags_of_the_last_release_win_over_the_config_with_a_note(capsys):
+  flags.note.cache_clear()
+  found = flags.modern_overrides({"sweep.seed": "1", "decoder.carry": "true"})
+  assert found == {"sweep.seed": "1", "decoder.reuse_verified_kv": "true"}
+  note = "config.decoder.carry is now config.decoder.reuse_verified_kv"
+  assert capsys.readouterr().err.startswith(f"note: {note}")
 
 
 def test_config_files_that_are_no_sweep(tmp_path, capsys):
