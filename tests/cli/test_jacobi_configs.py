@@ -4,6 +4,7 @@ import pytest
 
 from sbdjax.cli import rounds, sweep, trajectories
 from sbdjax.cli.common import load_config
+from sbdjax.evals.sweep import key_of
 from sbdjax.train.settings import parse_settings, schema
 
 
@@ -52,7 +53,7 @@ def test_one_round_on_trajectories_that_are_there():
 def test_every_point_of_the_sweeps_has_settings_with_an_effect(flag, points):
   config = load_config(flag, {}, sweep.schema)
   built = [sweep.make_point(config, entry) for entry in sweep.read_grid(flag)]
-  assert len({sweep.key_of(p.settings(0)) for p in built}) == len(built) == points
+  assert len({key_of(p.settings(0)) for p in built}) == len(built) == points
 
 
 def test_the_search_names_what_its_points_have():
