@@ -150,12 +150,12 @@ def training_attention(model: str, length: int, batch: int = 1) -> Case:
   return Case(f"training attention {model} L={length} B={batch}", shapes, make)
 
 
-def small_lm(model: str, num_layers: int, length: int):
+def small_lm(model: str, num_layers: int, vocab_size: int, length: int):
   m = MODELS[model]
   width = m["num_heads"] * m["head_dim"]
   return make_lm(
     TransformerConfig(
-      vocab_size=512,
+      vocab_size=vocab_size,
       d_model=width,
       d_ff=8 * width // 3 // 32 * 32,
       max_seq_len=length,
@@ -164,11 +164,12 @@ def small_lm(model: str, num_layers: int, length: int):
   )
 
 
-def block_update(way: backend.Backend, model: str, num_layers: int, length: int, batch: int):
+def block_update(way: backend.Backend, lm, length: int, batch: int):
   """(function, arguments): gradients of a mean over [clean; masked], the network of an SBD update."""
-  lm = small_lm(model, num_layers, length)
   params = lm.init(jax.random.key(0))
-  tokens = jnp.asarray(np.random.default_rng(0).integers(0, 512, (batch, 2 * length)), jnp.int32)
+  tokens = jnp.asarray(
+    np.random.default_rng(0).integers(0, lm.config.vocab_size, (batch, 2 * length)), jnp.int32
+  )
   positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), (batch, 2))
 
   def loss(params, tokens, block_size):
@@ -183,30 +184,35 @@ def block_update(way: backend.Backend, model: str, num_layers: int, length: int,
   return run, (params, tokens, jnp.int32(8))
 
 
-def update(model: str, num_layers: int, length: int, batch: int) -> Case:
-  """A whole network's gradients under the SBD mask, by either way of attention."""
+def update(model: str, num_layers: int, vocab_size: int, length: int, batch: int) -> Case:
+  """A network's gradients under the SBD mask, by either way of attention."""
 
   def make():
-    sizes = (model, num_layers, length, batch)
-    before, args = block_update(TILES, *sizes)
-    return compiled(before, block_update(XLA, *sizes)[0], args)
+    lm = small_lm(model, num_layers, vocab_size, length)
+    before, args = block_update(TILES, lm, length, batch)
+    return compiled(before, block_update(XLA, lm, length, batch)[0], args)
 
-  shapes = MODELS[model] | dict(num_layers=num_layers, batch=batch, length=length)
-  return Case(f"update {model} L={length} B={batch}", shapes, make)
+  sizes = dict(num_layers=num_layers, vocab_size=vocab_size, batch=batch, length=length)
+  return Case(f"update {model} L={length} B={batch}", MODELS[model] | sizes, make)
 
 
-def update_length(model: str, num_layers: int, short: int, long: int) -> Case:
-  """The same tokens in short rows (before) and in long ones (after): what length costs per token."""
+def update_length(model: str, num_layers: int, vocab_size: int, short: int, long: int) -> Case:
+  """The same tokens in short rows (before) and in long ones (after): what length costs per token.
+
+  Products with weights and with the head take as long for both, attention does not: layers and
+  vocabulary should be the same share of the model's.
+  """
 
   def make():
-    pairs = [block_update(XLA, model, num_layers, n, long // n) for n in (short, long)]
+    lm = small_lm(model, num_layers, vocab_size, long)
+    pairs = [block_update(XLA, lm, n, long // n) for n in (short, long)]
     programs = [compile_for(jax.jit(fn), *args) for fn, args in pairs]
     facts = {"temporary_bytes": [p.temporary_bytes for p in programs]}
     calls = [functools.partial(p.call, *args) for p, (_, args) in zip(programs, pairs, strict=True)]
     return Pair(*calls, facts, tolerance=None)
 
-  shapes = MODELS[model] | dict(num_layers=num_layers, short=short, long=long)
-  return Case(f"length {model} L={short} -> {long}", shapes, make)
+  sizes = dict(num_layers=num_layers, vocab_size=vocab_size, short=short, long=long)
+  return Case(f"length {model} L={short} -> {long}", MODELS[model] | sizes, make)
 
 
 def prefill(model: str, prompt: int, slots: int) -> Case:
@@ -249,9 +255,9 @@ CASES = [
     for model in ("15M", "110M")
     for length in (128, 256, 512, 1024, 2048)
   ),
-  *(update("15M", 6, length, max(1, 1024 // length)) for length in (128, 256, 512, 1024, 2048)),
-  update_length("15M", 6, 256, 2048),
-  update_length("110M", 2, 256, 2048),
+  *(update("15M", 2, 10_667, n, max(1, 1024 // n)) for n in (128, 256, 512, 1024, 2048)),
+  update_length("15M", 2, 10_667, 256, 2048),  # a third of the layers and of the vocabulary
+  update_length("110M", 2, 5_333, 256, 2048),  # a sixth
 ]
 
 

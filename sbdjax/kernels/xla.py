@@ -14,16 +14,16 @@ from sbdjax.kernels import tile_map, xla_loop, xla_tiles
 from sbdjax.kernels.parts import KVPart
 from sbdjax.kernels.xla_loop import Visits
 
-# Up to this many (query, key) pairs the unrolled tiles are faster, and their scores are small.
-MAX_PAIRS = 2**19
+# Texts of up to this many (query, key) pairs: unrolled tiles are as fast, and their scores are small.
+MAX_PAIRS = 2**17
 
 # Windows up to this many tokens are one tile of queries, and read a cache in chunks: as many slots
-# as stay in a core's own cache, keys and values and their copies. Caches of fewer bytes are read
-# whole: a loop costs more to run than it saves.
+# as stay in a core's own cache, keys and values and their copies, and at most a quarter of all.
+# Caches of fewer bytes are read whole: running a loop costs more than it saves.
 MAX_WINDOW = 64
 CHUNKS = (64, 128, 256, 512)
 _CHUNK_BYTES = 256 * 1024
-_MIN_CACHE_BYTES = 192 * 1024
+_MIN_CACHE_BYTES = 256 * 1024
 
 # Queries and keys in a tile of longer texts. Less of a small tile is hidden; of a large one, less
 # of the time goes into running the loop.
@@ -49,12 +49,13 @@ class XLAPlan:
 def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> XLAPlan:
   """Prepares `mask` for `attend` on T queries and S keys.
 
-  Where S > T and there are many pairs or T is a window, the parts are the S - T slots of a cache
-  and the T new keys.
+  Where S > T, the parts are the S - T slots of a cache and the T new keys; for caches that are read
+  whole, any others will do.
   """
-  slots, few = num_keys - num_queries, num_queries * num_keys <= MAX_PAIRS
+  slots, window = num_keys - num_queries, num_queries <= MAX_WINDOW
+  few = num_queries * num_keys <= MAX_PAIRS and (window or not slots)
   tiles = xla_tiles.plan(mask, num_queries, num_keys) if few else None
-  if slots and num_queries <= MAX_WINDOW:
+  if slots and window:
     blocks = {chunk: (num_queries, chunk) for chunk in CHUNKS if chunk <= slots}
   else:
     blocks = {} if few else {0: block_sizes(num_queries)}
@@ -83,9 +84,10 @@ def chunk_size(cache: KVPart) -> int:
   """Slots in a chunk of a cache [B, K, S, Dh] that a window reads; 0: all slots at once."""
   batch, kv_heads, slots, head_dim = cache.shape
   slot_bytes = batch * kv_heads * head_dim * cache.dtype.itemsize
-  fitting = [chunk for chunk in CHUNKS if chunk * slot_bytes <= _CHUNK_BYTES]
-  chunk = max(fitting, default=min(CHUNKS))
-  return 0 if slots < 2 * chunk or slots * slot_bytes < _MIN_CACHE_BYTES else chunk
+  if slots < 2 * min(CHUNKS) or slots * slot_bytes < _MIN_CACHE_BYTES:
+    return 0
+  fitting = (c for c in CHUNKS if 4 * c <= slots and c * slot_bytes <= _CHUNK_BYTES)
+  return max(fitting, default=min(CHUNKS))
 
 
 def attend(

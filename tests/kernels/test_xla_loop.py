@@ -155,11 +155,11 @@ def test_rows_of_a_vmap_keep_their_own_lengths():
 
 def test_small_caches_are_read_whole_and_chunks_fit_a_cores_cache():
   size = lambda *shape, dtype="float32": xla.chunk_size(jax.ShapeDtypeStruct(shape, dtype))
-  assert size(1, 12, 127, 64) == 0  # less than two chunks
-  assert size(1, 12, 4096, 64) == 64  # 110M parameters
-  assert size(1, 3, 4096, 64) == 256  # 135M
-  assert size(1, 3, 4096, 64, dtype="bfloat16") == 512
-  assert size(1, 4, 512, 8) == 0 and size(1, 4, 4096, 8) == 512  # 260K
+  assert size(1, 12, 120, 64) == 0  # less than two chunks
+  assert size(1, 12, 128, 64) == size(1, 12, 4096, 64) == 64  # 110M parameters
+  assert size(1, 3, 256, 64) == 0 and size(1, 3, 512, 64) == 128  # 135M
+  assert size(1, 3, 4096, 64) == 256 and size(1, 3, 4096, 64, dtype="bfloat16") == 512
+  assert size(1, 4, 1024, 8) == 0 and size(1, 4, 4096, 8) == 512  # 260K
   assert size(64, 12, 4096, 64) == 64
 
 
@@ -211,11 +211,14 @@ def test_tiles_of_queries_are_even_and_little_of_them_is_padding(length):
   assert block_q % 8 == 0 and block_q <= block_k and count * block_q - length < 8 * count
 
 
-def test_training_takes_the_loop_where_scores_are_many():
+def test_prompts_and_long_texts_take_the_loop():
   plan = lambda n: jax.eval_shape(lambda: xla.plan(masks.SBDTrain(4), n, n))
-  plans = [plan(n) for n in (512, 1024)]
+  plans = [plan(n) for n in (256, 512)]
   assert [p.tiles is None for p in plans] == [False, True]
   assert [list(p.loops) for p in plans] == [[], [0]]
+  rule = masks.Cached(jnp.array([0]), jnp.array([0]), num_causal=65)
+  prompt = jax.eval_shape(lambda: xla.plan(rule, 65, 65 + 16))
+  assert prompt.tiles is None and list(prompt.loops) == [0]
 
 
 @pytest.mark.long
