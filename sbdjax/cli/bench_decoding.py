@@ -201,7 +201,7 @@ def _parser() -> Parser:
   add("--prompt_length", default="16", help="tokens of each prompt; several, separated by commas")
   add("--overhead", action="store_true", help="time the forwards alone, too")
   add("--repeats", type=int, default=5, help="timed runs, at least 5")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--no_torch", action="store_true", help="leave out transformers even if it is installed")
   add("--json", action="store_true", help="print one JSON object")
   return parser

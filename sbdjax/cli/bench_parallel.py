@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
   add("--tokens", default="1,2,4,8,16,32,64,128,256,512", help="tokens of a forward, over its rows")
   add("--context", type=int, default=128, help="tokens in the cache of each row")
   add("--repeats", type=int, default=9, help="timed runs, at least 3")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--plot", help="PNG to draw")
   add("--json", action="store_true", help="print one JSON object")
   args = parser.parse_args(argv)

@@ -87,7 +87,7 @@ def _parser() -> Parser:
   add("--truncate", action="store_true", help="use the first data.seq_len tokens of a document")
   add("--block_size", type=int, default=16, help="of the masked loss")
   add("--seed", type=int, default=0, help="of the masks")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--json", action="store_true", help="print one JSON object")
   return parser
 

@@ -161,7 +161,7 @@ def _parser() -> Parser:
   add("--json", action="store_true", help="print one JSON object per prompt")
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
   add("--batch_size", type=int, default=16, help="prompts decoded together (with --json)")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--attention_backend", choices=attention.NAMES, default="auto", help="see kernels/backend.py")
   add("--frame_seconds", type=float, default=0.03, help="shortest time a live frame is shown")
   return parser

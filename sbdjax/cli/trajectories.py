@@ -50,7 +50,7 @@ class CollectConfig:
 
   Attributes:
     checkpoint: the model that decodes, and that will be trained.
-    dtype: parameters and activations of the decoding model; None: the checkpoint's.
+    dtype: of the decoding model, as of `load_pretrained`.
     chat: a document's prompt is what a user says: it is written by the checkpoint's chat template.
     block_size: n.
     max_tokens: of a text, cut to whole blocks.
