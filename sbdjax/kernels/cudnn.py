@@ -6,12 +6,15 @@ have to be passed as a matrix of the size of the scores.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from sbdjax import masks, pytree
 from sbdjax.errors import UsageError
 from sbdjax.kernels.backend import Backend
+from sbdjax.kernels.parts import KVPart, read
 
 
 @pytree.dataclass
@@ -34,15 +37,17 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> CuDNNPlan:
   )
 
 
-def attend(q_BxHxTxDh, keys, values, plan: CuDNNPlan):
+def attend(
+  q_BxHxTxDh: jax.Array, keys: tuple[KVPart, ...], values: tuple[KVPart, ...], plan: CuDNNPlan
+) -> jax.Array:
   """As of `Backend`, for one part of keys; q is bfloat16 or float16."""
   if q_BxHxTxDh.dtype == jnp.float32:
     raise UsageError('attention.backend="cudnn" needs model.compute_dtype="bfloat16"')
   if len(keys) != 1:
     raise UsageError('attention.backend="cudnn" has no cache: set "auto" or "xla"')
-  q, k, v = (x.swapaxes(1, 2) for x in (q_BxHxTxDh, keys[0], values[0]))
+  q, k, v = (x.swapaxes(1, 2) for x in (q_BxHxTxDh, read(keys[0]), read(values[0])))
   rows = q.shape[0]
-  lengths = {}
+  lengths: dict[str, Any] = {}
   if plan.length_B is not None:
     lengths = dict(
       query_seq_lengths=jnp.full((rows,), q.shape[1], jnp.int32),

@@ -94,7 +94,13 @@ def fold(bounds: jax.Array, rows: int) -> jax.Array:
   return jnp.tile(bounds, (1, 1, rows // bounds.shape[2]))
 
 
-def dense_partial(q_BxKxRxDh, k_BxKxSxDh, v_BxKxSxDh, bounds, scale) -> tuple[jax.Array, jax.Array]:
+def dense_partial(
+  q_BxKxRxDh: jax.Array,
+  k_BxKxSxDh: jax.Array,
+  v_BxKxSxDh: jax.Array,
+  bounds: jax.Array,
+  scale: float,
+) -> tuple[jax.Array, jax.Array]:
   """What a `Partial` gives for one part, in plain jnp, by bounds [B or 1, 2 I, T]."""
   bounds = fold(bounds, q_BxKxRxDh.shape[2])
   rows = tuple(bounds[:, i] for i in range(bounds.shape[1]))

@@ -87,7 +87,7 @@ def _fold(x, kv_heads):
   return x.reshape(x.shape[0], kv_heads, -1, *x.shape[2:])
 
 
-def _scores(q, k, tile_map: TileMap, scale):
+def _scores(q: jax.Array, k: jax.Array, tile_map: TileMap, scale: float) -> jax.Array:
   bounds = tuple(tile_map.bounds[:, i, : q.shape[2]] for i in range(2 * tile_map.num_intervals))
   visible = masks.visible(bounds, jnp.arange(k.shape[2], dtype=jnp.int32))
   q = _fold(q, k.shape[1])

@@ -61,7 +61,7 @@ def check_jax() -> None:
     )
 
 
-def check(dtype, head_dim: int) -> None:
+def check(dtype: Any, head_dim: int) -> None:
   """Raises UsageError, in one line, for what the kernels cannot do."""
   check_jax()
   if jnp.dtype(dtype) not in map(jnp.dtype, DTYPES):
@@ -98,18 +98,18 @@ def eights(x: Array) -> Array:
   return jnp.pad(x, (*(x.ndim - 2) * ((0, 0),), (0, missing), (0, 0))) if missing else x
 
 
-def matrix(shape: tuple[int, ...], dtype) -> Any:
+def matrix(shape: tuple[int, ...], dtype: Any) -> Any:
   """Shared memory for matrices [..., rows, columns] as TMA writes and WGMMA reads them."""
   tiling = plgpu.TilingTransform((8, 128 // jnp.dtype(dtype).itemsize))
   return plgpu.SMEM(shape, dtype, transforms=(tiling, plgpu.SwizzleTransform(128)))
 
 
-def rows_of(x_M: Array, shape: tuple[int, int]) -> Array:
+def rows_of(x_M: Array, shape: tuple[int, ...]) -> Array:
   """One value a row, over the columns."""
   return lax.broadcast_in_dim(x_M, shape, [0])
 
 
-def columns_of(x_N: Array, shape: tuple[int, int]) -> Array:
+def columns_of(x_N: Array, shape: tuple[int, ...]) -> Array:
   """One value a column, over the rows."""
   return lax.broadcast_in_dim(x_N, shape, [1])
 
@@ -120,11 +120,15 @@ def visible(bounds: Sequence[Array], keys: Array) -> Array:
   By the distance to the nearest edge: integers are cheaper to keep than truth values, of which a
   thread has seven registers. One interval after the other, so that few are kept at a time.
   """
-  inside = None
-  for start, end in zip(bounds[::2], bounds[1::2], strict=True):
-    this = jnp.minimum(keys - start, end - 1 - keys)
-    inside = this if inside is None else jnp.maximum(inside, this)
-  return inside >= 0
+  intervals = zip(bounds[::2], bounds[1::2], strict=True)
+  inside = (jnp.minimum(keys - start, end - 1 - keys) for start, end in intervals)
+  return functools.reduce(jnp.maximum, inside) >= 0
+
+
+def read(ref: Ref, layout: Any, *, optimized: bool = True) -> Array:
+  """What memory holds, as registers of that layout; `optimized` as of `plgpu.load`."""
+  load: Any = plgpu.load  # that of JAX 0.10, where no kernel runs, asks for an index too
+  return load(ref, layout=layout, optimized=optimized)
 
 
 def product(a: Ref, b: Ref) -> Array:

@@ -115,7 +115,7 @@ def partial(
         )
 
       bounds = [
-        plgpu.load(bounds_gmem.at[row, n, own], layout=softmax.ROW, optimized=False)
+        common.read(bounds_gmem.at[row, n, own], layout=softmax.ROW, optimized=False)
         for n in range(num_bounds)
       ]
       plgpu.barrier_wait(q_ready.at[group])
@@ -155,8 +155,8 @@ def partial(
       @pl.when(turn == 0)
       def _join():
         plgpu.barrier_wait(other_ready)
-        acc = plgpu.load(o_smem.at[0], layout=softmax.LAYOUT)
-        top, total = (plgpu.load(row_smem.at[0, n], layout=softmax.ROW) for n in range(2))
+        acc = common.read(o_smem.at[0], layout=softmax.LAYOUT)
+        top, total = (common.read(row_smem.at[0, n], layout=softmax.ROW) for n in range(2))
         write(softmax.join(state, softmax.State(acc, top, total)))
 
   o, lse = plgpu.kernel(

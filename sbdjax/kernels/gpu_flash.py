@@ -86,7 +86,7 @@ def forward(
       rows = pl.ds(tile * _BLOCK + wg * _ROWS, _ROWS)
       plgpu.copy_gmem_to_smem(q_gmem.at[b, head, rows, columns], q_smem.at[wg], q_ready.at[wg])
       bounds = [
-        plgpu.load(bounds_gmem.at[row, n, rows], layout=softmax.ROW, optimized=False)
+        common.read(bounds_gmem.at[row, n, rows], layout=softmax.ROW, optimized=False)
         for n in range(num_bounds)
       ]
       plgpu.barrier_wait(q_ready.at[wg])

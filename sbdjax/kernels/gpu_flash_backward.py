@@ -98,10 +98,10 @@ def dq(
       plgpu.copy_gmem_to_smem(bounds_gmem.at[row, :, rows], bounds_smem.at[wg], rows_ready.at[wg])
 
       def load_row(ref):
-        return plgpu.load(ref.at[b, head, rows], layout=softmax.ROW, optimized=False)
+        return common.read(ref.at[b, head, rows], layout=softmax.ROW, optimized=False)
 
       def bounds():  # kept in shared memory: registers are scarce
-        load = lambda n: plgpu.load(bounds_smem.at[wg, n], layout=softmax.ROW)
+        load = lambda n: common.read(bounds_smem.at[wg, n], layout=softmax.ROW)
         return [load(n) for n in range(num_bounds)]
 
       lse_log2, delta = load_row(lse_gmem) * common.LOG2_E, load_row(delta_gmem)
@@ -267,14 +267,14 @@ def dkv(
 
         def masked():
           bounds = [
-            common.columns_of(plgpu.load(bounds_smem.at[slot, n], layout=_COLUMN), tile_shape)
+            common.columns_of(common.read(bounds_smem.at[slot, n], layout=_COLUMN), tile_shape)
             for n in range(num_bounds)
           ]
           index = plgpu.broadcasted_iota(jnp.int32, tile_shape, 0, layout=softmax.LAYOUT)
           return jnp.where(common.visible(bounds, index + first_key), s, -jnp.inf)
 
         s = lax.cond(full == 1, lambda: s, masked)
-        lse_log2 = plgpu.load(lse_smem.at[slot], layout=_COLUMN) * common.LOG2_E
+        lse_log2 = common.read(lse_smem.at[slot], layout=_COLUMN) * common.LOG2_E
         p = jnp.exp2(s * scale_log2 - common.columns_of(lse_log2, tile_shape))
         common.take(gradients, i)
 
@@ -285,7 +285,7 @@ def dkv(
           return plgpu.wgmma_accumulator_load(dp_acc, wait_n=1)
 
         dp = pl.run_scoped(multiply, plgpu.ACC(tile_shape, jnp.float32))
-        delta = plgpu.load(delta_smem.at[slot], layout=_COLUMN)
+        delta = common.read(delta_smem.at[slot], layout=_COLUMN)
         ds = (p * (dp - common.columns_of(delta, tile_shape))).astype(dtype)
         plgpu.wgmma(dk_acc, common.operand(ds, scratch), q_smem.at[slot])
         plgpu.wgmma_wait(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def hide(s: Array, full: Array, bounds: Callable[[], Sequence[Array]], first_key
   return lax.cond(full == 1, lambda: s, compare)
 
 
-def weigh(state: State, s: Array, scale_log2: float, dtype) -> tuple[State, Array]:
+def weigh(state: State, s: Array, scale_log2: float, dtype: Any) -> tuple[State, Array]:
   """The weights of a tile of scores, in `dtype`, and the state rescaled to go with them."""
   # `top` stays finite, so a row that has seen nothing yet gives exp2(-inf), not NaN.
   top = jnp.maximum(state.top, s.max(axis=1) * scale_log2)
@@ -73,14 +73,15 @@ def join(a: State, b: State) -> State:
   """The state of two disjoint sets of keys together."""
   top = jnp.maximum(a.top, b.top)
   weights = jnp.exp2(a.top - top), jnp.exp2(b.top - top)
-  acc, total = 0.0, 0.0
+  acc: Any = 0.0
+  total: Any = 0.0
   for state, weight in zip((a, b), weights, strict=True):
     acc = acc + state.acc * common.rows_of(weight, state.acc.shape)
     total = total + state.total * weight
   return State(acc, top, total)
 
 
-def accumulate(acc: Array, p: Array, v_ref, scratch) -> Array:
+def accumulate(acc: Array, p: Array, v_ref: common.Ref, scratch: common.Ref | None) -> Array:
   """acc + p @ v, with p from registers; by way of `scratch` where it is given."""
   if scratch is not None:
     return acc + common.product(common.operand(p, scratch), v_ref)

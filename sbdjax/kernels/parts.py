@@ -15,18 +15,18 @@ class StackedLayer(NamedTuple):
 
   Attributes:
     buffer: [N, B, K, S, Dh].
-    index: int32 scalar in [0, N).
+    layer: int32 scalar in [0, N).
   """
 
   buffer: jax.Array
-  index: jax.Array
+  layer: jax.Array
 
   @property
   def shape(self) -> tuple[int, ...]:
     return self.buffer.shape[1:]
 
   @property
-  def dtype(self):
+  def dtype(self) -> jax.numpy.dtype:
     return self.buffer.dtype
 
 
@@ -36,7 +36,7 @@ KVPart = jax.Array | StackedLayer
 def read(part: KVPart) -> jax.Array:
   """The array [B, K, S, Dh] of a part."""
   if isinstance(part, StackedLayer):
-    return jax.lax.dynamic_index_in_dim(part.buffer, part.index, keepdims=False)
+    return jax.lax.dynamic_index_in_dim(part.buffer, part.layer, keepdims=False)
   return part
 
 
@@ -45,7 +45,7 @@ def read_slots(part: KVPart, start: jax.Array | int, size: int) -> jax.Array:
   if not isinstance(part, StackedLayer):
     return jax.lax.dynamic_slice_in_dim(part, start, size, axis=2)
   _, *lead, _, channels = part.buffer.shape
-  at, sizes = (part.index, 0, 0, start, 0), (1, *lead, size, channels)
+  at, sizes = (part.layer, 0, 0, start, 0), (1, *lead, size, channels)
   return jax.lax.dynamic_slice(part.buffer, at, sizes)[0]
 
 

@@ -47,9 +47,8 @@ def _automatic_axes() -> dict[str, int]:
 
 def _specs(axes: dict[str, int], batch: int, kv_heads: int) -> tuple[Any, Any]:
   """What cuts the batch and what cuts the heads; None for a number that does not divide."""
-  over_batch = tuple(name for name in BATCH_AXES if name in axes)
-  if batch % math.prod(axes[name] for name in over_batch):
-    over_batch = None
+  present = tuple(name for name in BATCH_AXES if name in axes)
+  over_batch = present if batch % math.prod(axes[name] for name in present) == 0 else None
   over_heads = HEAD_AXIS if HEAD_AXIS in axes and kv_heads % axes[HEAD_AXIS] == 0 else None
   return over_batch or None, over_heads
 

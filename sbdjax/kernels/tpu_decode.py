@@ -51,7 +51,7 @@ def _kernel(codes_ref, layer_ref, q_ref, k_ref, v_ref, bounds_ref, *refs, scale,
   first_slot = visit.inner * block
 
   @pl.when(visit.first)
-  def _():
+  def _start():
     for h in range(heads):
       tpu_softmax.start(*(ref.at[h] for ref in scratch))
 
@@ -63,7 +63,7 @@ def _kernel(codes_ref, layer_ref, q_ref, k_ref, v_ref, bounds_ref, *refs, scale,
   pl.when(visit.live & visit.full)(lambda: compute(None, lambda h: v_ref[h]))
 
   @pl.when(visit.live & ~visit.full)
-  def _():
+  def _masked():
     seen = tpu_softmax.visible(bounds_ref[...], first_slot, block)
     if num_slots % block == 0:
       return compute(seen, lambda h: v_ref[h])
@@ -72,12 +72,19 @@ def _kernel(codes_ref, layer_ref, q_ref, k_ref, v_ref, bounds_ref, *refs, scale,
     compute(seen, lambda h: jnp.where(slot < num_slots, v_ref[h], 0))
 
   @pl.when(visit.last)
-  def _():
+  def _store():
     for h in range(heads):
       o_ref[h], lse_ref[h] = tpu_softmax.finish(*(ref.at[h] for ref in scratch))
 
 
-def partial(q_BxKxRxDh, k_NxBxKxSxDh, v_NxBxKxSxDh, layer, cache: TileMap, scale):
+def partial(
+  q_BxKxRxDh: jax.Array,
+  k_NxBxKxSxDh: jax.Array,
+  v_NxBxKxSxDh: jax.Array,
+  layer: jax.Array,
+  cache: TileMap,
+  scale: float,
+) -> tuple[jax.Array, jax.Array]:
   """A `decode.Partial` in one part: TPU cores run one step after the other."""
   batch, kv_heads, rows, head_dim = q_BxKxRxDh.shape
   block = cache.block_k

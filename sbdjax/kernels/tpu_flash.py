@@ -8,6 +8,7 @@ A result accumulates in scratch over the visits of its outer tile and is written
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from sbdjax import pytree
 from sbdjax.kernels import tpu_softmax, tpu_visits
 from sbdjax.kernels.flash import EMPTY, FlashKernels
 from sbdjax.kernels.tile_map import TileMap
-from sbdjax.kernels.tpu_softmax import LOG2_E, dot
+from sbdjax.kernels.tpu_softmax import LOG2_E, Ref, dot
 from sbdjax.kernels.tpu_visits import TPUVisits
 
 _PARAMS = pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary"))
@@ -75,7 +76,7 @@ def _visit_of(codes_ref):
 class _Specs:
   """Blocks of the operands, for a grid of (batch, head, visit, ...)."""
 
-  def __init__(self, plan: TPUPlan, head_dim: int, kv_group: int, tiles):
+  def __init__(self, plan: TPUPlan, head_dim: int, kv_group: int, tiles: tuple[Callable, Callable]):
     self.plan, self.head_dim = plan, head_dim
     # (head of the grid, further grid indices) -> query head and key head.
     self.q_head = lambda h, *g: h * kv_group + g[0] if g else h
@@ -112,12 +113,14 @@ class _Specs:
     return self._spec(block, lambda b, h, g, code: (0 if shared else b, 0, self.q_tile(code)))
 
 
-def _on_visible(visit, bounds_ref, k_tile, block_k, compute) -> None:
+def _on_visible(
+  visit: tpu_visits.Visit, bounds_ref: Ref, k_tile: jax.Array, block_k: int, compute: Callable
+) -> None:
   """`compute(seen)` on a live visit: with None where the tile is full, else the visible pairs."""
   pl.when(visit.live & visit.full)(lambda: compute(None))
 
   @pl.when(visit.live & ~visit.full)
-  def _():
+  def _masked():
     compute(tpu_softmax.visible(bounds_ref[...], k_tile * block_k, block_k))
 
 
@@ -132,13 +135,15 @@ def _forward_kernel(codes_ref, q_ref, k_ref, v_ref, bounds_ref, o_ref, lse_ref, 
   _on_visible(visit, bounds_ref, visit.inner, k_ref.shape[0], compute)
 
   @pl.when(visit.last)
-  def _():
+  def _store():
     out, lse = tpu_softmax.finish(*scratch)
     o_ref[...] = out.T.astype(o_ref.dtype)
     lse_ref[...] = lse
 
 
-def _forward(q, k, v, plan: TPUPlan, scale):
+def _forward(
+  q: jax.Array, k: jax.Array, v: jax.Array, plan: TPUPlan, scale: float
+) -> tuple[jax.Array, jax.Array]:
   num_queries = q.shape[2]
   q, k, v = _pad(q, plan.block_q), _pad(k, plan.block_k), _pad(v, plan.block_k)
   batch, heads, length, head_dim = q.shape
@@ -164,8 +169,11 @@ def _forward(q, k, v, plan: TPUPlan, scale):
   return o[:, :, :num_queries], lse[:, :, 0, :num_queries]
 
 
-def _gradients(q_ref, k_ref, v_ref, d_o_ref, lse_ref, delta_ref, scale, seen):
+def _gradients(
+  inputs: Sequence[Ref], scale: float, seen: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
   """Probabilities and (unscaled) gradient of the scores of a tile, float32 [keys, queries]."""
+  q_ref, k_ref, v_ref, d_o_ref, lse_ref, delta_ref = inputs
   s = tpu_softmax.scores(k_ref[...], q_ref[...], scale, seen)
   p = jnp.exp2(s - lse_ref[...] * LOG2_E)
   return p, p * (dot(v_ref[...], d_o_ref[...], "nt") - delta_ref[...])
@@ -177,17 +185,17 @@ def _dq_kernel(codes_ref, *refs, scale):
   visit = tpu_visits.unpack(_visit_of(codes_ref)(pl.program_id(0), pl.program_id(2)))
 
   @pl.when(visit.first)
-  def _():
+  def _start():
     acc_ref[...] = jnp.zeros(acc_ref.shape, jnp.float32)
 
   def compute(seen):
-    _, d_s = _gradients(*inputs, scale, seen)
+    _, d_s = _gradients(inputs, scale, seen)
     acc_ref[...] += dot(k_ref[...], d_s.astype(k_ref.dtype), "tn")
 
   _on_visible(visit, bounds_ref, visit.inner, k_ref.shape[0], compute)
 
   @pl.when(visit.last)
-  def _():
+  def _store():
     dq_ref[...] = (acc_ref[...] * scale).T.astype(dq_ref.dtype)
 
 
@@ -198,31 +206,39 @@ def _dkv_kernel(codes_ref, *refs, scale):
   member = pl.program_id(3)  # of the query heads of a key head
 
   @pl.when(visit.first & (member == 0))
-  def _():
+  def _start():
     dk_acc_ref[...] = jnp.zeros(dk_acc_ref.shape, jnp.float32)
     dv_acc_ref[...] = jnp.zeros(dv_acc_ref.shape, jnp.float32)
 
   def compute(seen):
-    p, d_s = _gradients(*inputs, scale, seen)
+    p, d_s = _gradients(inputs, scale, seen)
     dv_acc_ref[...] += dot(p.astype(d_o_ref.dtype), d_o_ref[...], "nn")
     dk_acc_ref[...] += dot(d_s.astype(q_ref.dtype), q_ref[...], "nn")
 
   _on_visible(visit, bounds_ref, visit.outer, k_ref.shape[0], compute)
 
   @pl.when(visit.last & (member == pl.num_programs(3) - 1))
-  def _():
+  def _store():
     dk_ref[...] = (dk_acc_ref[...] * scale).astype(dk_ref.dtype)
     dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)
 
 
-def _backward_operands(q, k, v, d_o, lse, delta, plan: TPUPlan):
+def _backward_operands(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  d_o: jax.Array,
+  lse: jax.Array,
+  delta: jax.Array,
+  plan: TPUPlan,
+) -> tuple[jax.Array, ...]:
   q, d_o = _pad(q, plan.block_q), _pad(d_o.astype(q.dtype), plan.block_q)
   k, v = _pad(k, plan.block_k), _pad(v, plan.block_k)
   rows = _as_row(lse, plan.block_q, EMPTY), _as_row(delta, plan.block_q, 0.0)
   return q, k, v, d_o, *rows, plan.bounds
 
 
-def _backward_specs(specs: _Specs):
+def _backward_specs(specs: _Specs) -> list[pl.BlockSpec]:
   return [
     specs.queries,
     specs.keys,
@@ -234,7 +250,16 @@ def _backward_specs(specs: _Specs):
   ]
 
 
-def _dq(q, k, v, d_o, lse, delta, plan: TPUPlan, scale):
+def _dq(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  d_o: jax.Array,
+  lse: jax.Array,
+  delta: jax.Array,
+  plan: TPUPlan,
+  scale: float,
+) -> jax.Array:
   operands = _backward_operands(q, k, v, d_o, lse, delta, plan)
   batch, heads, _, head_dim = operands[0].shape
   tiles = tpu_visits.outer_of, tpu_visits.inner_of
@@ -255,7 +280,16 @@ def _dq(q, k, v, d_o, lse, delta, plan: TPUPlan, scale):
   return dq[:, :, : q.shape[2]]
 
 
-def _dkv(q, k, v, d_o, lse, delta, plan: TPUPlan, scale):
+def _dkv(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  d_o: jax.Array,
+  lse: jax.Array,
+  delta: jax.Array,
+  plan: TPUPlan,
+  scale: float,
+) -> tuple[jax.Array, jax.Array]:
   operands = _backward_operands(q, k, v, d_o, lse, delta, plan)
   batch, kv_heads, _, head_dim = operands[1].shape
   group = q.shape[1] // kv_heads
