@@ -182,7 +182,9 @@ def _open(
 def save_pretrained(
   folder: str | os.PathLike, model: Pretrained, *, max_shard_bytes: int = save.MAX_SHARD_BYTES
 ) -> None:
-  """Writes `model` as a Hugging Face directory that `load_pretrained` opens bit for bit.
+  """Writes `model` as a Hugging Face directory, from which it can be opened again bit for bit.
+
+  `load_pretrained` gives half precision back as it was by `dtype="stored"`.
 
   config.json names the first architecture of `hf.configs.FAMILIES` that is this very network
   (weights of a Mistral come out as a Llama's), the mask token, and under "sbdjax" what Hugging

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from sbdjax import pytree
 from sbdjax.nn.linear import Transposed, as_matrix
@@ -49,15 +50,15 @@ class Head:
 
 
 def on_one_cpu(params: Any) -> bool:
-  """Whether all of `params` are arrays on one CPU device (or numpy's, where JAX uses the CPU)."""
+  """Whether all of `params` are arrays on one CPU, on no mesh (or numpy's, where JAX uses it)."""
 
   def is_there(x: Any) -> bool:
     if isinstance(x, jax.core.Tracer) or not isinstance(x, (jax.Array, np.ndarray)):
       return False
     if isinstance(x, np.ndarray):
       return jax.default_backend() == "cpu"
-    devices = x.devices()
-    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+    alone = isinstance(x.sharding, SingleDeviceSharding)
+    return alone and all(device.platform == "cpu" for device in x.devices())
 
   return all(map(is_there, jax.tree.leaves(params)))
 

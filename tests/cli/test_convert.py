@@ -63,7 +63,7 @@ def test_a_mask_token_on_the_way(tmp_path, capsys):
   options = ["--mask_token=new", "--vocab_multiple_of=64", "--dtype=bfloat16", "--shard_gb=0.0001"]
   assert convert.main(["stories260K", folder, *options]) == 0
   assert "model-00001-of-" in capsys.readouterr().out
-  model = load_pretrained(folder)
+  model = load_pretrained(folder, dtype="stored")
   c = model.lm.config
   assert (c.mask_id, c.vocab_size, c.unused_rows) == (512, 576, 63)
   assert model.params["embedding"].dtype.name == "bfloat16"

@@ -185,7 +185,7 @@ def test_the_published_mask_tokens_where_no_file_names_one(saved):
 
 def test_the_dtype_is_the_files_where_config_names_none(copy):
   folder = copy(settings=with_keys(torch_dtype=None), param_dtype="bfloat16")
-  assert load_pretrained(folder).params["embedding"].dtype == jnp.bfloat16
+  assert load_pretrained(folder, dtype="stored").params["embedding"].dtype == jnp.bfloat16
   model = load_pretrained(folder, dtype="float32")
   assert (model.lm.config.param_dtype, model.lm.config.compute_dtype) == ("float32", "float32")
   assert model.params["head"].dtype == jnp.float32

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from sbdjax.data import assets
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
-from sbdjax.interop import native
+from sbdjax.interop import native, pretrained
 from sbdjax.interop.pretrained import check_vocabulary, load_pretrained
 from sbdjax.lm import make_lm
 from sbdjax.masks import Causal
@@ -94,6 +94,19 @@ def test_a_file_that_records_how_attention_was_computed_still_opens(tmp_path):
   opened = load_pretrained(tmp_path / "m.safetensors")
   assert opened.lm.config == CONFIG
   np.testing.assert_array_equal(forward(opened.lm, params), forward(make_lm(CONFIG), params))
+
+
+@pytest.mark.parametrize("half", [dict(param_dtype="bfloat16"), dict(compute_dtype="float16")])
+def test_a_cpu_opens_half_precision_in_float32_and_tells_it_once(tmp_path, caplog, half):
+  pretrained._tell_widened.cache_clear()
+  write(tmp_path / "m.safetensors", dataclasses.replace(CONFIG, **half))
+  for _ in range(2):
+    lm, params, _, _ = load_pretrained(tmp_path / "m.safetensors")
+    assert lm.config == CONFIG
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+  assert [r.name for r in caplog.records].count(pretrained.__name__) == 1
+  kept = load_pretrained(tmp_path / "m.safetensors", dtype="stored").lm.config
+  assert kept == dataclasses.replace(CONFIG, **half)
 
 
 def test_dtype_overrides_both_dtypes(tmp_path):

@@ -1,0 +1,73 @@
+"""Decoders prepare parameters once, and decode the same text as without."""
+
+import gc
+
+import jax
+import pytest
+
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode.generate import Decoder
+from sbdjax.decode.prepared import Prepared
+from sbdjax.decode.stream import Streamer
+from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.lm import as_given
+from tests import models
+from tests.decode.cases.case import CONFIG, EOS
+
+LM = models.lm_of(**{k: getattr(CONFIG, k) for k in ("vocab_size", "mask_id", "tie_embeddings")})
+
+
+def counting():
+  """A model that writes down the `rows` it is asked to prepare parameters for."""
+  asked = []
+
+  def prepare(params, rows=1):
+    asked.append(rows)
+    return LM.prepare(params, rows)
+
+  return LM._replace(prepare=prepare), asked
+
+
+def test_once_for_each_object_and_way_of_decoding():
+  lm, asked = counting()
+  params, others = models.random_params(LM), models.random_params(LM, 1)
+  prepared = Prepared(lm)
+  first = prepared(AR(), params, 1)
+  assert prepared(AR(), params, 1) is first and asked == [1]
+  many = prepared(SBD(4), params, 1)
+  assert prepared(AR(), params, 2) is many and asked == [1, 2]
+  assert Prepared(lm)(AR(), params, 1) is first, "two decoders share it"
+  prepared(AR(), others, 1)
+  assert asked == [1, 2, 1]
+  gc.collect()
+  prepared(AR(), params, 1)
+  assert asked == [1, 2, 1, 1], "nobody held it any more"
+
+
+def test_decoders_and_streamers_use_them():
+  lm, asked = counting()
+  params, prompts = models.random_params(LM), [[1, 2], [4]]
+  decoder = Decoder(lm, Limits(3, EOS))
+  for key in (0, 1):
+    list(decoder.generate(SBD(4), params, prompts, jax.random.key(key)))
+  assert asked == [2]
+  Streamer(lm, Limits(3, EOS), AR(), params, prompts)
+  assert asked == [2, 1]
+
+
+@pytest.mark.parametrize("method", [AR(), SBD(4)], ids=["ar", "sbd"])
+@pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_the_text_of_a_trained_model_does_not_change(method, batch):
+  model = load_pretrained("stories260K-sbd")
+  prompts = [model.tokenizer.encode(text, bos=True) for text in ("Once upon a time", "Lily saw")]
+
+  def run(lm):
+    decoder = Decoder(lm, Limits(40, model.generation.eos_ids))
+    return [
+      (r.tokens, r.nfe, r.reveal_step)
+      for r in decoder.generate(method, model.params, prompts, jax.random.key(0), batch)
+    ]
+
+  assert run(model.lm) == run(model.lm._replace(prepare=as_given))
