@@ -38,7 +38,7 @@ class Measured(NamedTuple):
   mean_nfe: float | None
 
 
-def _summary(name: str, log_prob_BxN, given_L) -> elbo.Estimate:
+def _summary(name: str, log_prob_BxN: jax.Array, given_L: np.ndarray) -> elbo.Estimate:
   return elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
 
 

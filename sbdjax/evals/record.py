@@ -53,7 +53,7 @@ def open_workdir(path: str) -> pathlib.Path:
   return workdir
 
 
-def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str):
+def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str) -> None:
   """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it cannot."""
   ours, theirs = model.need_tokenizer().vocab_size, judge.need_tokenizer().vocab_size
   if ours != theirs:
@@ -94,7 +94,7 @@ class JsonLines:
       self.records.append(record)
       self._whole += len(line)
 
-  def append(self, record: dict[str, Any]):
+  def append(self, record: dict[str, Any]) -> None:
     """Adds one record and waits for the disk."""
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
     with open(self.path, "r+b" if self.path.exists() else "w+b") as file:

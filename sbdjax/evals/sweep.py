@@ -204,7 +204,7 @@ class Bench:
     model = self.model(point.sweep.checkpoint)
     return point._replace(decoding=point.decoding.for_model(model.lm, model.generation))
 
-  def check(self, point: Point):
+  def check(self, point: Point) -> None:
     """Raises the error that measuring the point would meet, before anything is run or written."""
     model = self.model(point.sweep.checkpoint)
     point.decoding.method.sampler(model.lm, point.decoding.limits(model.generation.eos_ids))
