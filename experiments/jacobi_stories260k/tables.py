@@ -35,7 +35,7 @@ def way(row: dict) -> str:
 def methods(rows: list[dict]) -> str:
   """Table 1: the first row is AR decoding of the original model, the unit of the speed-up."""
   lines = [
-    "| model | decoding | n | tokens a forward | tokens/s | speed-up | query tokens a forward "
+    "| model | decoding | n | tokens per forward | tokens/s | speed-up | query tokens per forward "
     "| judge NLL | repeats |",
     "|---|---|---|---|---|---|---|---|---|",
   ]
@@ -51,7 +51,7 @@ def methods(rows: list[dict]) -> str:
 
 def ablation(rows: list[dict]) -> str:
   """Tables 4 and 5: forwards a token, as the paper has it, and its inverse."""
-  lines = ["| training | forwards a token | tokens a forward | judge NLL |", "|---|---|---|---|"]
+  lines = ["| training | forwards a token | tokens per forward | judge NLL |", "|---|---|---|---|"]
   lines += [
     f"| {r['settings']['sweep']['label']} | {1 / r['tpf']:.3f} | {r['tpf']:.2f} "
     f"| {r['judge_nll']:.3f} |"
@@ -61,7 +61,7 @@ def ablation(rows: list[dict]) -> str:
 
 
 def draw(rows: list[dict], path: pathlib.Path):
-  """Figure 5b: tokens a forward against block size, a curve each way to decode."""
+  """Figure 5b: tokens per forward against block size, a curve each way to decode."""
   figure = Figure(figsize=(6, 4), layout="constrained")
   axes = figure.add_subplot()
   curves: dict[str, list[tuple[int, float]]] = {}
@@ -73,7 +73,7 @@ def draw(rows: list[dict], path: pathlib.Path):
   axes.set_xscale("log", base=2)
   axes.set_xticks(sizes, [str(k) for k in sizes])
   axes.set_xlabel("block size")
-  axes.set_ylabel("tokens a forward")
+  axes.set_ylabel("tokens per forward")
   axes.legend()
   FigureCanvasAgg(figure)
   write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=140))

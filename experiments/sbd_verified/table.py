@@ -2,8 +2,8 @@
 
   python experiments/sbd_verified/table.py runs/verified/points.jsonl experiments/sbd_verified
 
-Expected speed-ups are the roofline's (sbdjax.bench.roofline) for a Llama-3.1-8B in bf16 behind a
-cache of 1,024 tokens on an H200: measured tokens a forward over the slowdown of a forward as wide
+Expected speed-ups are the roofline's (sbdjax.bench.roofline) for a Llama-3.1-8B in bf16 after a
+cache of 1,024 tokens on an H200: measured tokens per forward over the slowdown of a forward as wide
 as the measured ones. They are no measurement.
 """
 
@@ -70,7 +70,7 @@ def row_of(point: dict, ar: dict) -> dict:
 
 def markdown(rows: list[dict]) -> str:
   heads = [f"expected, batch {batch}" for batch in BATCH_SIZES]
-  head = ["decoding", "text as AR", "tokens a forward", "query tokens a forward", "judge NLL"]
+  head = ["decoding", "text as AR", "tokens per forward", "query tokens per forward", "judge NLL"]
   lines = ["| " + " | ".join([*head, *heads, "tokens/s here"]) + " |"]
   lines.append("|" + "---|" * (len(head) + len(heads) + 1))
   for r in rows:
@@ -104,8 +104,8 @@ def draw(rows: list[dict], path: pathlib.Path):
       zorder=3,
     )
   axes.set_xscale("log", base=2)
-  axes.set_xlabel("query tokens a forward")
-  axes.set_ylabel("tokens a forward")
+  axes.set_xlabel("query tokens per forward")
+  axes.set_ylabel("tokens per forward")
   axes.set_ylim(bottom=0.8)
   axes.grid(alpha=0.3)
   axes.set_title("One SBD model; every verified point puts out the AR text", fontsize=11)

@@ -8,7 +8,7 @@ A self-speculative model: log p(x | sigma) is exact (Proposition 3.1 and its ext
 N loops), its mean over random orders sigma a bound (equation 12). A masked-diffusion model, of each
 number of steps: log p(x | plan) is exact, where a plan says in which step a token is revealed, and
 its mean over the sampler's own plans is the same kind of bound. Beside both stands the any-order
-bound, that of masked diffusion with one token a forward. Every line names its estimator, texts,
+bound, that of masked diffusion with one token per forward. Every line names its estimator, texts,
 samples a text, and standard error.
 """
 

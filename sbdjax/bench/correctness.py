@@ -20,7 +20,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class KernelCheck:
   """One comparison.
 
   Attributes:
@@ -62,15 +62,15 @@ def reference(q: Any, k: Any, v: Any, d_o: Any, visible_TxS: Any) -> list[np.nda
 
 def _row(
   case: str, backend: str, array: str, found: Any, expected: np.ndarray, dtype: str
-) -> Comparison:
+) -> KernelCheck:
   error = float(np.max(np.abs(np.asarray(found, np.float64) - expected)))
   scale = float(np.max(np.abs(expected)))
-  return Comparison(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)
+  return KernelCheck(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)
 
 
 def check_training(
   backend: str, case: str, shape: AttentionShape, length: int, block_size: int
-) -> list[Comparison]:
+) -> list[KernelCheck]:
   """Output and gradients of a rival of that name under a mask; the block size is traced."""
   rule, rival = cases.TRAINING[case], RIVALS[backend]
   queries = rule.queries(length, block_size)
@@ -91,7 +91,7 @@ def check_training(
 
 def check_decoding(
   backend: str, shape: AttentionShape, block_size: int, lengths: list[int], capacity: int
-) -> Comparison:
+) -> KernelCheck:
   """A window over a cache of two layers whose rows have different lengths; the last one is read last."""
   shape = dataclasses.replace(shape, batch=len(lengths))
   *arrays, _ = decode_attention.shapes(shape, block_size, capacity, layers=2)

@@ -17,7 +17,7 @@ from sbdjax.bench import cases
 from sbdjax.bench.attention import AttentionShape, failed
 from sbdjax.bench.timing import Summary, compile_for, seconds_a_call
 from sbdjax.kernels import backend
-from sbdjax.kernels.parts import Layer
+from sbdjax.kernels.parts import StackedLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def program(name: str, block_size: int) -> Callable:
     plan = chosen.plan(mask, block_size, k_cache.shape[3] + block_size)
 
     def layer(q, i):
-      keys, values = (Layer(k_cache, i), k_new), (Layer(v_cache, i), v_new)
+      keys, values = (StackedLayer(k_cache, i), k_new), (StackedLayer(v_cache, i), v_new)
       return chosen.attend(q, keys, values, plan), None
 
     layers = jnp.arange(k_cache.shape[0], dtype=jnp.int32)

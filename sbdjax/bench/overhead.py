@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from sbdjax import cache as kv_cache
 from sbdjax.bench.timing import Summary, TimedDecoder, summarise
 from sbdjax.decode.method import Method
+from sbdjax.decode.prepared import Prepared
 from sbdjax.lm import LM
 from sbdjax.masks import Cached
 
@@ -109,7 +110,8 @@ def measure(
   """Times a sampler and loops of its forwards in turns, over rows that are all the same.
 
   Equal rows run the same kind of forward at the same time, so the number of each follows from a
-  row's own counts. The loops' cache is as long as the sampler's is half-way.
+  row's own counts. The loops' cache is as long as the sampler's is half-way, and their parameters
+  are prepared as the sampler's are.
 
   Args:
     lm, params: the network.
@@ -137,10 +139,11 @@ def measure(
     seconds = 0.0
     for loop, n in zip(loops, times, strict=True):
       start = time.perf_counter()
-      cache = jax.block_until_ready(loop(params, cache, n))
+      cache = jax.block_until_ready(loop(prepared, cache, n))
       seconds += time.perf_counter() - start
     return seconds
 
+  prepared = Prepared(lm)(method, params, batch_size)
   run_loops()  # compiles
   pairs = [(decode().decode_seconds, run_loops()) for _ in range(repeats)]
   return Overhead(

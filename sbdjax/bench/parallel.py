@@ -86,9 +86,10 @@ def time_forward(
   """Seconds of a cached forward of `block_size` new tokens a row, argmax included.
 
   The cache holds `context` tokens a row. The first `num_causal` of the new tokens are causal, the
-  others one open block; None: all are causal. Compiled and run once before it is timed; for
-  `lasting` see `timing.seconds_a_call`.
+  others one open block; None: all are causal. Parameters are prepared, and the forward is compiled
+  and run once before it is timed; for `lasting` see `timing.seconds_a_call`.
   """
+  params = lm.prepare(params, rows * block_size)
   num_causal = block_size if num_causal is None else num_causal
   cache = lm.init_cache(rows, context + block_size)
   cache = kv_cache.commit(cache, jnp.full((rows,), context, jnp.int32))

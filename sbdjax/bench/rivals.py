@@ -23,7 +23,7 @@ class Rival(NamedTuple):
   """A way to compute attention.
 
   Attributes:
-    plan: (mask, T, S) -> what `attend` is told of the mask; made once a forward, and not timed with
+    plan: (mask, T, S) -> what `attend` is told of the mask; made once per forward, and not timed with
       attention.
     attend: (q, k, v, plan) -> o, arrays [B, heads, T, Dh], or [B, T, heads, Dh] with `time_major`.
     time_major: the layout of its arrays.

@@ -125,7 +125,7 @@ def attention_time(
 def forward_time(
   shape: NetworkShape, hardware: Hardware, tokens: float, cache: int = 0, batch_size: int = 1
 ) -> float:
-  """time(k): seconds of a forward of `tokens` new tokens a row behind `cache` cached ones."""
+  """time(k): seconds of a forward of `tokens` new tokens a row after `cache` cached ones."""
   m, d = batch_size * tokens, shape.d_model
 
   def product(n, k):

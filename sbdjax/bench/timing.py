@@ -15,6 +15,7 @@ from sbdjax.decode import registry
 from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Programs, Result, batches, results_of
 from sbdjax.decode.method import Method
+from sbdjax.decode.prepared import Prepared
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
 
@@ -125,7 +126,8 @@ _MAX_CALLS = 1000
 class TimedDecoder:
   """Decodes prompts with one model, compiled in two parts: the prompt's forward, and the loop.
 
-  The method is an argument of both programs, as it is of `decode.generate.Decoder`.
+  The method is an argument of both programs, and parameters are prepared once for each object given,
+  as by `decode.generate.Decoder`.
 
   Attributes:
     compile_seconds: time spent compiling so far.
@@ -134,7 +136,7 @@ class TimedDecoder:
   def __init__(self, lm: LM | SigmaLM, limits: Limits):
     """For `lm`; `limits` hold for every row."""
     self._lm, self._limits = lm, limits
-    self._programs = Programs()
+    self._programs, self._prepared = Programs(), Prepared(lm)
     self.compile_seconds = 0.0
 
   def run(
@@ -162,7 +164,8 @@ class TimedDecoder:
     registry.check_model(method, self._lm)
     results, prefill, decode = [], 0.0, 0.0
     for batch in batches(prompts, key, batch_size, self._limits, allow_empty=method.any_order):
-      args = jax.device_put(batch.arguments(method, params))
+      prepared = self._prepared(method, params, len(batch.prompt_len_B))
+      args = jax.device_put(batch.arguments(method, prepared))
       init, loop = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       state = jax.block_until_ready(init(*args))

@@ -109,7 +109,7 @@ def _milliseconds(row: dict[str, Any]) -> tuple[str, str]:
   return f"{1e3 * row['seconds']:.3f}", f"{1e3 * row['low']:.3f}\n{1e3 * row['high']:.3f}"
 
 
-def show(found: dict[str, Any], console: Console):
+def show(found: dict[str, Any], console: Console) -> None:
   """The record as two tables, and what is not there."""
   table = Table(title=f"attention, {found['device']}", title_justify="left", box=box.SIMPLE_HEAD)
   for head in ("mask", "L", "pass", "backend"):
@@ -127,8 +127,8 @@ def show(found: dict[str, Any], console: Console):
     table.add_column(head, justify="right")
   for row in found["decoding"]["rows"]:
     speed = ("", "") if row["error"] else (f"{row['bandwidth'] / 1e9:.1f}", f"{row['of_copy']:.0%}")
-    cells = (str(row["context"]), str(row["block_size"]), row["backend"])
-    table.add_row(*cells, *_milliseconds(row), *speed)
+    place = (str(row["context"]), str(row["block_size"]), row["backend"])
+    table.add_row(*place, *_milliseconds(row), *speed)
   console.print(table)
   for name, reason in found["training"]["absent"].items():
     console.print(f"{name}: {reason}", highlight=False)

@@ -20,6 +20,7 @@ from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import Layout, ParallelConfig, make_layout
 from sbdjax.train.step import TrainStepConfig, make_train_step
 
+_CONFIG: Any = jax.config  # types do not know its settings
 _STEPS = 1_000_000  # of the schedule; no benchmark comes near its end
 
 
@@ -61,7 +62,7 @@ def make_update(lm: LM | SigmaLM, loss: LossFn) -> Update:
   layout = make_layout(ParallelConfig(), jax.devices()[:1])
   optimizer = make_optimizer(OptimConfig(), _STEPS)
 
-  def make():
+  def make() -> state_lib.TrainState:
     key = jax.random.key(0)
     return state_lib.create(lm.init(key), optimizer.tx, key)
 
@@ -73,15 +74,15 @@ def make_update(lm: LM | SigmaLM, loss: LossFn) -> Update:
 
 def uses_cache() -> bool:
   """Whether programs may come from the persistent cache instead of being compiled."""
-  return bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache)
+  return bool(_CONFIG.jax_compilation_cache_dir and _CONFIG.jax_enable_compilation_cache)
 
 
 @contextlib.contextmanager
 def without_cache() -> Iterator[None]:
   """Everything inside is compiled, whatever the persistent compilation cache holds."""
-  before = jax.config.jax_enable_compilation_cache
+  before = _CONFIG.jax_enable_compilation_cache
 
-  def switch(on: bool):
+  def switch(on: bool) -> None:
     jax.config.update("jax_enable_compilation_cache", on)
     cache_lib.reset_cache()  # JAX asks the setting once only
 

@@ -106,7 +106,7 @@ def rows(args: argparse.Namespace, config: ml_collections.ConfigDict) -> Iterato
         yield _sampler_row(name, settings, fields, args)
 
 
-def show(found: list[CompileTiming], console: Console):
+def show(found: list[CompileTiming], console: Console) -> None:
   """The measurements as a table, one line a program."""
   table = Table(title=f"seconds to compile, {record.device()}", title_justify="left")
   table.box = box.SIMPLE_HEAD

@@ -47,10 +47,11 @@ def read_prompts(model: Pretrained, count: int, length: int) -> list[list[int]]:
   Speed hardly depends on the tokens; a model of another vocabulary gets ids it knows.
   """
   shape = model.lm.config
-  if getattr(model.tokenizer, "vocab_size", None) != _STORY_VOCABULARY:
+  tokenizer = model.tokenizer
+  if tokenizer is None or tokenizer.vocab_size != _STORY_VOCABULARY:
     known = shape.vocab_size - (shape.mask_id is not None)
     return [[(7 * i + j) % known for j in range(length)] for i in range(count)]
-  corpus = load_corpus(DataConfig(), "train", model.tokenizer)
+  corpus = load_corpus(DataConfig(), "train", tokenizer)
   starts = corpus.starts[corpus.lengths > length]
   if not len(starts):
     raise DataError(f"no embedded story has more than --prompt_length={length} tokens: lower it")
@@ -100,7 +101,7 @@ def _time_ours(
   row, tokens = time_sampler(name, *run, repeats=repeats)
   if overhead:
     found = measure_overhead(
-      model.lm,
+      model.need_lm(),
       model.params,
       decoder,
       decoding.method,
@@ -133,7 +134,8 @@ def measure(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
   prompts = read_prompts(model, max(sizes), max(lengths))
   check_context(prompts, args.max_tokens, shape.max_seq_len, shape.vocab_size)
   with_torch = torch_llama.is_available() and not args.no_torch
-  rows, agreements = [], {}
+  rows: list[DecodingTiming] = []
+  agreements: dict[str, float] = {}
   for length, size in itertools.product(lengths, sizes):
     cut, texts_of = [p[:length] for p in prompts[:size]], {}
     for decoding in timed:
@@ -159,7 +161,7 @@ def measure(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
   }
 
 
-def show_decoding(found: dict[str, Any], console: Console):
+def show_decoding(found: dict[str, Any], console: Console) -> None:
   """The record as a table, each speed beside AR's of the same batch size."""
   title = f"{found['checkpoint']}, {found['max_tokens']} tokens per prompt, {found['device']}"
   table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
@@ -199,7 +201,7 @@ def _parser() -> Parser:
   add("--prompt_length", default="16", help="tokens of each prompt; several, separated by commas")
   add("--overhead", action="store_true", help="time the forwards alone, too")
   add("--repeats", type=int, default=5, help="timed runs, at least 5")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--no_torch", action="store_true", help="leave out transformers even if it is installed")
   add("--json", action="store_true", help="print one JSON object")
   return parser

@@ -43,7 +43,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
       f"{model.lm.config.max_seq_len}: lower one of them"
     )
   points = list(
-    parallel.measure(model.lm, model.params, block_sizes, totals, args.context, args.repeats)
+    parallel.measure(model.need_lm(), model.params, block_sizes, totals, args.context, args.repeats)
   )
   if len({p.tokens for p in points}) < 3:
     raise UsageError("a knee needs three numbers of --tokens that are multiples of a block size")
@@ -70,7 +70,7 @@ def verdict(knee: Knee) -> str:
   )
 
 
-def show(found: dict[str, Any], console: Console):
+def show(found: dict[str, Any], console: Console) -> None:
   """The record as a table, a column each block size."""
   points, knee = [ForwardTiming(**p) for p in found["points"]], Knee(**found["knee"])
   sizes = list(dict.fromkeys(p.block_size for p in points))
@@ -88,7 +88,7 @@ def show(found: dict[str, Any], console: Console):
   console.print(verdict(knee), highlight=False)
 
 
-def draw(found: dict[str, Any], path: pathlib.Path):
+def draw(found: dict[str, Any], path: pathlib.Path) -> None:
   """Figure 7 of the paper: latency over parallel tokens, a curve each block size, and the knee."""
   points, knee = [ForwardTiming(**p) for p in found["points"]], Knee(**found["knee"])
   figure = Figure(figsize=(6.4, 4.2), layout="constrained")
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
   add("--tokens", default="1,2,4,8,16,32,64,128,256,512", help="tokens of a forward, over its rows")
   add("--context", type=int, default=128, help="tokens in the cache of each row")
   add("--repeats", type=int, default=9, help="timed runs, at least 3")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--plot", help="PNG to draw")
   add("--json", action="store_true", help="print one JSON object")
   args = parser.parse_args(argv)

@@ -35,7 +35,7 @@ _SMALL = dict(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, d_ff=344)
 
 
 def measure(
-  args: argparse.Namespace, model: Mapping[str, str], loss: Mapping[str, str]
+  args: argparse.Namespace, model: dict[str, str], loss: Mapping[str, str]
 ) -> dict[str, Any]:
   """Times everything; returns the record that --json prints.
 
@@ -57,7 +57,7 @@ def measure(
   attention = model.pop("attention_backend", args.attention)
   check_attention(attention, "--attention")
   shape = _SMALL | flags.parse_fields(TransformerConfig, model, "model")
-  settings = to_dataclass(cls, flags.parse_fields(cls, loss, "loss"), "loss")
+  settings: Any = to_dataclass(cls, flags.parse_fields(cls, loss, "loss"), "loss")
   rows = []
   # The smallest first: what a device reports as its peak never falls.
   for vocab_size, length in itertools.product(sorted(vocabularies), sorted(lengths)):
@@ -78,7 +78,7 @@ def measure(
   }
 
 
-def show(found: dict[str, Any], console: Console):
+def show(found: dict[str, Any], console: Console) -> None:
   """The record as a table."""
   shape = found["model"]
   title = (

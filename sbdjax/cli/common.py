@@ -10,7 +10,7 @@ import pathlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
 
@@ -63,13 +63,15 @@ def _explain(error: BaseException) -> tuple[str | None, int]:
 class Parser(argparse.ArgumentParser):
   """argparse whose errors are UsageErrors that name the nearest flag; texts keep their lines."""
 
-  def __init__(self, *args, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs):
-    super().__init__(*args, allow_abbrev=False, formatter_class=formatter_class, **kwargs)
+  def __init__(self, **kwargs: Any):
+    kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+    super().__init__(allow_abbrev=False, **kwargs)
 
-  def error(self, message: str):
+  def error(self, message: str) -> NoReturn:
     raise UsageError(f"{self.prog}: {message}")
 
-  def parse_args(self, args=None, namespace=None):
+  # argparse declares overloads.
+  def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
     parsed, rest = self.parse_known_args(args, namespace)
     if rest:
       flag = rest[0].split("=", 1)[0]
@@ -87,7 +89,8 @@ def split_overrides(argv: list[str], prefix: str = "config") -> tuple[list[str],
   Raises:
     UsageError: an override without a value.
   """
-  rest, overrides = [], {}
+  rest: list[str] = []
+  overrides: dict[str, str] = {}
   items = iter(argv)
   for item in items:
     if not item.startswith(f"--{prefix}."):
@@ -95,9 +98,10 @@ def split_overrides(argv: list[str], prefix: str = "config") -> tuple[list[str],
       continue
     name, equals, value = item[len(prefix) + 3 :].partition("=")
     if not equals:
-      value = next(items, None)
-      if value is None:
+      following = next(items, None)
+      if following is None:
         raise UsageError(f"--{prefix}.{name} has no value: write --{prefix}.{name}=VALUE")
+      value = following
     overrides[name] = value
   return rest, overrides
 
@@ -182,7 +186,7 @@ def _note(text: str) -> None:
 
 
 def _flat(config: ConfigDict, prefix: str = "") -> list[str]:
-  names = []
+  names: list[str] = []
   for key in config:
     value = config[key]
     names += _flat(value, f"{prefix}{key}.") if isinstance(value, ConfigDict) else [prefix + key]

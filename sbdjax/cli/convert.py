@@ -19,7 +19,7 @@ from sbdjax.cli import flags
 from sbdjax.cli.common import Parser
 from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token, find_reserved
-from sbdjax.interop.pretrained import Pretrained, load_pretrained, save_pretrained
+from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained, save_pretrained
 from sbdjax.lm import make_lm
 
 
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.vocab_multiple_of, 1, "--vocab_multiple_of")
   if not args.shard_gb > 0:
     raise UsageError(f"--shard_gb={args.shard_gb} must be positive")
-  model = load_pretrained(args.src, dtype=args.dtype)
+  model = load_pretrained(args.src, dtype=args.dtype or STORED)
   if args.mask_token is not None:
     model = with_mask_token(model, args.mask_token, args.vocab_multiple_of)
   save_pretrained(args.dst, model, max_shard_bytes=int(args.shard_gb * 1e9))

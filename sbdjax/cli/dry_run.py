@@ -15,7 +15,7 @@ from rich.table import Table
 
 from sbdjax.cli.trajectories import CollectConfig
 from sbdjax.data import config as data_config
-from sbdjax.data.rows import build_row
+from sbdjax.data.rows import padding_row
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import LossFn
@@ -47,7 +47,7 @@ def batch_shapes(config: ConfigDict, settings: Settings) -> dict[str, jax.ShapeD
   if data.source == data_config.TRAJECTORIES:
     row = _trajectory_row(config, data)
   else:
-    row = build_row(None, [], data.seq_len, reset_positions=False, separate_documents=False)
+    row = padding_row(data.seq_len)
   row["example_id"] = np.int32(0)
   shapes = {k: (batch_size, *np.shape(v)) for k, v in row.items()}
   return {k: jax.ShapeDtypeStruct(shapes[k], np.asarray(v).dtype) for k, v in row.items()}
@@ -59,7 +59,7 @@ def _trajectory_row(config: ConfigDict, data: data_config.DataConfig) -> dict[st
   collect = to_dataclass(CollectConfig, config.collect, "collect")
   blocks = min(collect.num_blocks, (data.seq_len - collect.longest) // collect.block_size)
   length = collect.longest + blocks * collect.block_size
-  row = build_row(None, [], length, reset_positions=False, separate_documents=False)
+  row = padding_row(length)
   noisy = np.zeros((1 if data.noise.blocks == "one" else blocks, collect.block_size), np.int32)
   return row | dict(noisy=noisy, start=np.int32(0))
 

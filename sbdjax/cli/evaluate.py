@@ -57,7 +57,8 @@ def evaluate(
   """Means over all targets: ntp_loss (nats), ntp_accuracy, ntp_perplexity, and with a mask token
   masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm` or
   `losses.ssmd`, and the bound in bits a token."""
-  key, values = jax.random.key(seed), {}
+  key = jax.random.key(seed)
+  values: dict[str, float] = {}
   for loss_fn in losses_of(model, block_size).values():
     step = jax.jit(make_eval_step(model.lm, loss_fn))
     values |= metrics.evaluate(step, model.params, batches, key)
@@ -86,7 +87,7 @@ def _parser() -> Parser:
   add("--truncate", action="store_true", help="use the first data.seq_len tokens of a document")
   add("--block_size", type=int, default=16, help="of the masked loss")
   add("--seed", type=int, default=0, help="of the masks")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--json", action="store_true", help="print one JSON object")
   return parser
 
@@ -98,7 +99,7 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.block_size, 1, "--block_size")
   flags.at_least(args.seed, 0, "--seed")
   flags.at_least(args.max_batches, 0, "--max_batches")
-  fields = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
+  fields: dict[str, Any] = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
     class_for(DataConfig, texts), texts, "data"
   )
   model = load_pretrained(args.checkpoint, dtype=args.dtype)

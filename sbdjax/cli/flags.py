@@ -12,7 +12,12 @@ from typing import Any
 from sbdjax.decode import registry
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
+from sbdjax.interop.pretrained import STORED
 from sbdjax.settings import field_types, nearest, parse_value
+
+# Of --dtype, where a checkpoint is decoded.
+DTYPES = ("float32", "bfloat16", "float16", STORED)
+DTYPE_HELP = "default: the checkpoint's, on a CPU float32; stored: the checkpoint's"
 
 
 def parse_fields(cls: type, texts: Mapping[str, str], where: str) -> dict[str, Any]:

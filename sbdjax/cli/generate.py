@@ -69,13 +69,13 @@ def as_record(
   result: Result, model: Pretrained, method: Method, settings: dict[str, Any]
 ) -> dict[str, Any]:
   """The JSON object of one prompt."""
-  text = None
-  if not isinstance(model.tokenizer, NumberTokenizer):
-    text = prompting.text_after(model.tokenizer, result.prompt_tokens, result.text_tokens)
+  text, tokenizer = None, model.need_tokenizer()
+  if not isinstance(tokenizer, NumberTokenizer):
+    text = prompting.text_after(tokenizer, result.prompt_tokens, result.text_tokens)
   nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
-  more = {}
+  more: dict[str, Any] = {}
   if method.any_order and text is not None:
-    more["prompt_text"] = model.tokenizer.decode(result.prompt_tokens)
+    more["prompt_text"] = tokenizer.decode(result.prompt_tokens)
   if result.causal_passes is not None:
     more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
   return (
@@ -120,7 +120,7 @@ def watch(
 ) -> list[Result]:
   """The live view, one prompt after the other."""
   eos_ids = model.generation.eos_ids
-  cells = live.CellTexts(model.tokenizer, model.lm.config.mask_id, eos_ids)
+  cells = live.CellTexts(model.need_tokenizer(), model.lm.config.mask_id, eos_ids)
   with console.status("compiling ..."):
     streamer = Streamer(model.lm, decoding.limits(eos_ids), decoding.method, model.params, prompts)
   title = title_of(checkpoint, decoding)
@@ -144,7 +144,7 @@ def tell(
     return watch(model, checkpoint, decoding, prompts, key, console, seconds_per_frame)
   decoder, results = Decoder(model.lm, decoding.limits(model.generation.eos_ids)), []
   for result in decoder.generate(decoding.method, model.params, prompts, key, batch_size=1):
-    print(model.tokenizer.decode(result.prompt_tokens + result.text_tokens))
+    print(model.need_tokenizer().decode(result.prompt_tokens + result.text_tokens))
     print(f"-- {live.summary(result)}\n", flush=True)
     results.append(result)
   return results
@@ -161,7 +161,7 @@ def _parser() -> Parser:
   add("--json", action="store_true", help="print one JSON object per prompt")
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
   add("--batch_size", type=int, default=16, help="prompts decoded together (with --json)")
-  add("--dtype", choices=("float32", "bfloat16", "float16"), help="instead of the checkpoint's")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--attention_backend", choices=attention.NAMES, default="auto", help="see kernels/backend.py")
   add("--frame_seconds", type=float, default=0.03, help="shortest time a live frame is shown")
   return parser
@@ -181,7 +181,7 @@ def main(argv: list[str]) -> int:
   decoding = decoding.for_model(model.lm, model.generation)
   method = decoding.method
   method.sampler(model.lm, decoding.limits(eos_ids))  # says now if the model cannot be decoded so
-  prompts = find_prompts(args, model.tokenizer)
+  prompts = find_prompts(args, model.need_tokenizer())
   prompting.check(prompts, model, decoding)
   key = jax.random.key(args.seed)
   if not args.json:

@@ -33,7 +33,9 @@ _SIGNS = {i: "·" for i in [*range(32), 127, *range(128, 160)]} | {9: "⇥", 10:
 _SAFE = {code: sign for code, sign in _SIGNS.items() if code != 10}
 
 
-def styled_text(tokenizer: Tokenizer, result: Result, count: int, fresh_step: int = -1) -> Text:
+def styled_text(
+  tokenizer: Tokenizer, result: Result, count: int, fresh_step: int | float = -1
+) -> Text:
   """Prompt and first `count` generated tokens; those revealed by forward `fresh_step` stand out."""
   stream, text = tokenizer.stream(), Text()
   for token in result.prompt_tokens:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
@@ -56,31 +56,34 @@ FULL = Size("full", 200, 24, 2, (0.0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5), 0.03)
 SHORT = Size("short", 24, 2, 1, (0.0, 0.8), 0.0)
 
 
-class Model(NamedTuple):
+class Contender(NamedTuple):
   """A checkpoint and the name it goes by in tables."""
 
   checkpoint: str
   label: str
 
 
-def tell(model: Model, decoding: Decoding, console: Console, seconds_per_frame: float):
+def tell(model: Contender, decoding: Decoding, console: Console, seconds_per_frame: float) -> None:
   """Shows one story being told."""
   opened = load_pretrained(model.checkpoint)
-  prompts = [prompting.encode(opened.tokenizer, _PROMPT)]
+  prompts = [prompting.encode(opened.need_tokenizer(), _PROMPT)]
   prompting.check(prompts, opened, decoding)
   key = jax.random.key(0)
   generate.tell(opened, model.label, decoding, prompts, key, console, seconds_per_frame)
 
 
-def grid(models: list[Model], size: Size) -> list[Point]:
+def grid(models: list[Contender], size: Size) -> list[Point]:
   """AR and every gamma, for every model, on the prompts and judge of the stories' sweep."""
   base = load_config("preset:stories_sbd_sweep", {}, sweep.schema)
-  common = {
+  common: dict[str, Any] = {
     "sweep.num_prompts": size.num_prompts,
     "sweep.repeats": size.repeats,
     "decoder.max_tokens": size.max_tokens,
   }
-  decoders = [{"decoder.name": "ar"}, *({"decoder.gamma": gamma} for gamma in size.gammas)]
+  decoders: list[dict[str, Any]] = [
+    {"decoder.name": "ar"},
+    *({"decoder.gamma": gamma} for gamma in size.gammas),
+  ]
   return [
     make_point(base, common | {"sweep.checkpoint": m.checkpoint, "sweep.label": m.label} | entry)
     for m in models
@@ -88,18 +91,18 @@ def grid(models: list[Model], size: Size) -> list[Point]:
   ]
 
 
-def run(size: Size, workdir: pathlib.Path, console: Console):
+def run(size: Size, workdir: pathlib.Path, console: Console) -> None:
   """All five parts; fewer where training is stopped by a signal."""
   start = time.perf_counter()
-  trained = Model(str(workdir / "model"), "fine-tuned here")
-  models = [trained, Model(_SHIPPED, "shipped weights")]
+  trained = Contender(str(workdir / "model"), "fine-tuned here")
+  models = [trained, Contender(_SHIPPED, "shipped weights")]
 
-  def part(number: int, text: str):
+  def part(number: int, text: str) -> None:
     console.print()
     console.rule(f"[bold]{number} of 5[/bold]  {text}", align="left")
 
   part(1, f"{_BASE}, a real pretrained model, tells a story token by token")
-  tell(Model(_BASE, _BASE), Decoding(AR(), size.max_tokens), console, size.seconds_per_frame)
+  tell(Contender(_BASE, _BASE), Decoding(AR(), size.max_tokens), console, size.seconds_per_frame)
 
   part(2, "fine-tuning it to Set Block Decoding (SBD)")
   config = load_config(f"preset:stories_sbd_quickstart:{size.variant}", {}, schema)

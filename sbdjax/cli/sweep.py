@@ -109,7 +109,7 @@ def measure(points: Sequence[Point], workdir: pathlib.Path, console: Console) ->
     return run_sweep(points, workdir, status.update, skipped)
 
 
-def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console):
+def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console) -> None:
   """Prints a table a model and draws the picture."""
   plot.draw_sweep(rows, workdir / PICTURE)
   labels = [row["settings"]["sweep"]["label"] for row in rows]
@@ -131,7 +131,7 @@ def conclude_surface(
   names: tuple[str, str, str],
   workdir: pathlib.Path,
   console: Console,
-):
+) -> None:
   """Fits and draws the surface over the points that have both settings; prints where it is best.
 
   Raises:
@@ -143,7 +143,9 @@ def conclude_surface(
     return row["settings"].get(section, {}).get(field)
 
   x_name, y_name, z_name = names
-  found = [(setting(r, x_name), setting(r, y_name), r.get(z_name)) for r in rows]
+  found: list[tuple[Any, Any, Any]] = [
+    (setting(r, x_name), setting(r, y_name), r.get(z_name)) for r in rows
+  ]
   found = [point for point in found if None not in point]
   if not found:
     raise UsageError(f"no point of the sweep has {x_name}, {y_name} and {z_name}: see get_surface")

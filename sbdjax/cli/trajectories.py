@@ -13,7 +13,8 @@ import functools
 import itertools
 import pathlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -34,7 +35,7 @@ from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM
 from sbdjax.settings import to_dataclass
 
-DRAFTS = {
+DRAFTS: dict[str, Callable[[LM], decoding.Draft]] = {
   "text": lambda lm: decoding.from_text,
   "vocabulary": lambda lm: decoding.from_vocabulary(lm.config.vocab_size),
 }
@@ -49,7 +50,7 @@ class CollectConfig:
 
   Attributes:
     checkpoint: the model that decodes, and that will be trained.
-    dtype: parameters and activations of the decoding model; None: the checkpoint's.
+    dtype: of the decoding model, as of `load_pretrained`.
     chat: a document's prompt is what a user says: it is written by the checkpoint's chat template.
     block_size: n.
     max_tokens: of a text, cut to whole blocks.
@@ -76,7 +77,7 @@ class CollectConfig:
   shard_size: int = 512
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("shortest", "passes", "batch_size", "shard_size"):
       if getattr(self, name) < 1:
         raise UsageError(f"collect.{name}={getattr(self, name)} must be at least 1")
@@ -108,20 +109,22 @@ def schema(config: ConfigDict) -> Mapping[str, type]:
 
 def _said(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
   """Prompts as the chat template writes them."""
+  tokenizer: Any = model.tokenizer  # with a chat template, as `read_prompts` has checked
   for document in read_jsonl(assets.resolve(data.path)):
     if document.prompt:
-      yield model.tokenizer.encode_chat([{"role": "user", "content": document.prompt}])
+      yield tokenizer.encode_chat([{"role": "user", "content": document.prompt}])
 
 
 def _openings(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
   """Prompts of the training split's documents, or their first tokens where they have none."""
-  corpus = load_corpus(data, "train", model.tokenizer)
+  corpus = load_corpus(data, "train", model.need_tokenizer())
   rng = np.random.default_rng(config.seed)
   given = corpus.prompt_lengths
   for turn in range(config.passes):
     for i, (start, length) in enumerate(zip(corpus.starts, corpus.lengths, strict=True)):
-      has_prompt = given is not None and given[i] > data.add_bos
-      size = int(given[i]) if has_prompt else int(rng.integers(config.shortest, config.longest + 1))
+      size = 0 if given is None else int(given[i])
+      has_prompt = size > data.add_bos
+      size = size if has_prompt else int(rng.integers(config.shortest, config.longest + 1))
       if size < length and not (turn and has_prompt):
         yield corpus.tokens[start : start + size].astype(int).tolist()
 
@@ -180,7 +183,7 @@ class Collector:
 
   def __init__(self, config: CollectConfig, model: Pretrained, width: int):
     self._config, self._model, self._width = config, model, width
-    lm: LM = model.lm
+    lm = model.need_lm()
     self._run = jax.jit(
       functools.partial(
         decoding.collect,
@@ -192,7 +195,8 @@ class Collector:
       )
     )
     self._key = jax.random.key(config.seed)
-    self._compiled, self.compile_seconds = None, 0.0
+    self._compiled: jax.stages.Compiled | None = None
+    self.compile_seconds = 0.0
 
   def texts(self, prompts: list[list[int]], first: int) -> Iterator[tuple[Example, int]]:
     """Example and forwards of each prompt; `first` is the number of the first among all."""
@@ -218,7 +222,7 @@ def collect(
   workdir: pathlib.Path,
   console: Console,
   part: tuple[int, int] = (0, 1),
-):
+) -> None:
   """Everything the verb does, for calls from Python; returns at once where all is there.
 
   Args:
@@ -299,7 +303,9 @@ def main(argv: list[str]) -> int:
   args = parser.parse_args(rest)
   part = _parse_part(args.part)
   config = load_config(args.config, overrides, schema)
-  built = {name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()}
+  built: dict[str, Any] = {
+    name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()
+  }
   workdir = pathlib.Path(args.workdir).expanduser()
   collect(built["collect"], built["prompts"], workdir, Console(soft_wrap=True), part)
   return 0

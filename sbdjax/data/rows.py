@@ -196,3 +196,9 @@ def build_row(
       weights[at : at + before + min(body, max(0, int(prompt_stop) - piece.start))] = 0
     at += size
   return dict(tokens=tokens, weights=weights, positions=positions, segment_ids=segments)
+
+
+def padding_row(seq_len: int) -> dict[str, np.ndarray]:
+  """A row of a batch without any text."""
+  nothing = Corpus(np.zeros(0, np.int32), np.zeros(0, np.int64))
+  return build_row(nothing, [], seq_len, reset_positions=False, separate_documents=False)

@@ -131,7 +131,7 @@ def _load_tfds(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
 
 
 def _load_trajectories(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
-  """The decoded texts alone, behind their prompts."""
+  """The decoded texts alone, after their prompts."""
   from sbdjax.data import trajectories  # TFDS again
 
   store = trajectories.Store(assets.resolve(config.path))

@@ -8,7 +8,7 @@ any Grain pipeline over that. An example:
   prompt_len  int32
   num_points  int32 [blocks], the points of each block's trajectory, y(0) and the last included
   points      int32, block by block and point by point; a block is n tokens, the text's last block
-              as many as are left of it: nothing behind EOS is kept
+              as many as are left of it: nothing after EOS is kept
 """
 
 from __future__ import annotations

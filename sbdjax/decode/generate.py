@@ -19,6 +19,7 @@ import numpy as np
 from sbdjax.decode import base, registry
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.method import Method
+from sbdjax.decode.prepared import Prepared
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
@@ -241,6 +242,7 @@ class Decoder:
 
   The method is an argument of the compiled program: other numbers in it (gamma, a temperature)
   compile nothing, another rule or block size compiles once. The last `Programs.keep` programs stay.
+  Parameters are prepared (`LM.prepare`) once for each object given.
 
   Attributes:
     compile_seconds: time spent compiling so far.
@@ -249,7 +251,7 @@ class Decoder:
   def __init__(self, lm: LM | SigmaLM, limits: Limits, keep: int = 16):
     """For `lm`; `limits` hold for every row, and the last `keep` programs are kept."""
     self._lm, self._limits = lm, limits
-    self._programs = Programs(keep)
+    self._programs, self._prepared = Programs(keep), Prepared(lm)
     self.compile_seconds = 0.0
 
   def generate(
@@ -279,7 +281,8 @@ class Decoder:
     registry.check_model(method, self._lm)
     cut = functools.partial(batches, max_tokens=max_tokens, allow_empty=method.any_order)
     for batch in cut(prompts, key, batch_size, self._limits):
-      args = batch.arguments(method, params)
+      prepared = self._prepared(method, params, len(batch.prompt_len_B))
+      args = batch.arguments(method, prepared)
       run = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       out = jax.block_until_ready(run(*args))

@@ -70,11 +70,14 @@ class Method(pytree.Struct):
     any_order: a prompt may be empty, and hold mask tokens anywhere, which are filled.
     counts_prefill: records count the prompt's forward in `nfe` too, as papers on diffusion models
       do: whether there is one depends on the cache and the prompt.
+    one_token: after the prompt's, every forward is of one token per row of the batch; parameters
+      are prepared for that.
   """
 
   models: ClassVar[tuple[type, ...]] = (LM,)
   any_order: ClassVar[bool] = False
   counts_prefill: ClassVar[bool] = False
+  one_token: ClassVar[bool] = False
 
   def sampler(self, lm: Any, limits: Limits) -> Sampler:
     """The sampler of `lm` with these settings; its numbers may be traced.

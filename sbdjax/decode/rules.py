@@ -65,20 +65,29 @@ def _check_not_negative(name: str, value: float) -> None:
 
 
 @pytree.dataclass
-class EBEntropy(Rule):
-  """EB sampler, entropy proxy (SBD eq. 8).
-
-  Positions sorted by entropy ascending; reveals the largest s >= 1 of them with
-  H_1 + .. + H_{s-1} <= gamma. gamma = 0 reveals exactly one even where float32 entropies are 0.
+class EntropyBounded(Rule):
+  """Base of the rules with a bound on entropies.
 
   Attributes:
-    gamma: entropy bound in nats, at least 0.
+    gamma: the bound in nats, at least 0.
+
+  Raises:
+    UsageError: gamma < 0.
   """
 
   gamma: float = 0.1
 
   def __post_init__(self) -> None:
     _check_not_negative("gamma", self.gamma)
+
+
+@pytree.dataclass
+class EBEntropy(EntropyBounded):
+  """EB sampler, entropy proxy (SBD eq. 8).
+
+  Positions sorted by entropy ascending; reveals the largest s >= 1 of them with
+  H_1 + .. + H_{s-1} <= gamma. gamma = 0 reveals exactly one even where float32 entropies are 0.
+  """
 
   def __call__(self, logits_BxTxV: jax.Array, masked_BxT: jax.Array) -> jax.Array:
     h = entropy(logits_BxTxV)
@@ -105,34 +114,16 @@ def _eb_inclusive(gamma: float, score: Score, logits: jax.Array, masked: jax.Arr
 
 
 @pytree.dataclass
-class EBConfidence(Rule):
-  """EB sampler, confidence proxy (SBD eq. 18).
-
-  Attributes:
-    gamma: entropy bound in nats, at least 0.
-  """
-
-  gamma: float = 0.1
-
-  def __post_init__(self) -> None:
-    _check_not_negative("gamma", self.gamma)
+class EBConfidence(EntropyBounded):
+  """EB sampler, confidence proxy (SBD eq. 18)."""
 
   def __call__(self, logits_BxTxV: jax.Array, masked_BxT: jax.Array) -> jax.Array:
     return _eb_inclusive(self.gamma, confidence, logits_BxTxV, masked_BxT)
 
 
 @pytree.dataclass
-class EBMargin(Rule):
-  """EB sampler, the bound of SBD eq. 18 over positions sorted by margin.
-
-  Attributes:
-    gamma: entropy bound in nats, at least 0.
-  """
-
-  gamma: float = 0.1
-
-  def __post_init__(self) -> None:
-    _check_not_negative("gamma", self.gamma)
+class EBMargin(EntropyBounded):
+  """EB sampler, the bound of SBD eq. 18 over positions sorted by margin."""
 
   def __call__(self, logits_BxTxV: jax.Array, masked_BxT: jax.Array) -> jax.Array:
     return _eb_inclusive(self.gamma, margin, logits_BxTxV, masked_BxT)
@@ -183,19 +174,11 @@ class ConfidenceThreshold(Rule):
 
 
 @pytree.dataclass
-class EntropyThreshold(Rule):
+class EntropyThreshold(EntropyBounded):
   """Every position with entropy < gamma; the lowest one where there is none.
 
   A per-position reading of the entropy bound found in a review of SBD; it is not eq. 8.
-
-  Attributes:
-    gamma: in nats, at least 0.
   """
-
-  gamma: float = 0.1
-
-  def __post_init__(self) -> None:
-    _check_not_negative("gamma", self.gamma)
 
   def __call__(self, logits_BxTxV: jax.Array, masked_BxT: jax.Array) -> jax.Array:
     h = entropy(logits_BxTxV)

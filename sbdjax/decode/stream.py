@@ -13,6 +13,7 @@ import numpy as np
 from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Result, pad_prompts, results_of
 from sbdjax.decode.method import Canvas, Method
+from sbdjax.decode.prepared import Prepared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Streamer:
   def __init__(
     self, lm: Any, limits: Limits, method: Method, params: Any, prompts: Sequence[Sequence[int]]
   ):
-    """Compiles for prompts as long as the longest of `prompts`."""
+    """Compiles for prompts as long as the longest of `prompts`, and prepares `params`."""
     sampler = method.sampler(lm, limits)
+    params = Prepared(lm)(method, params, 1)
     self._method, self._params, self._done = method, params, sampler.done
     self._padded, self._lengths = pad_prompts(prompts, allow_empty=method.any_order)
     row = (self._padded[:1], self._lengths[:1], jax.random.key(0)[None])

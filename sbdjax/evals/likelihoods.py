@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from sbdjax.decode.any_order.mdm import Ancestral, Predict, predictor
 from sbdjax.decode.any_order.windows import Cosine
@@ -38,7 +39,7 @@ class Measured(NamedTuple):
   mean_nfe: float | None
 
 
-def _summary(name: str, log_prob_BxN: jax.Array, given_L: np.ndarray) -> elbo.Estimate:
+def _summary(name: str, log_prob_BxN: ArrayLike, given_L: np.ndarray) -> elbo.Estimate:
   return elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
 
 

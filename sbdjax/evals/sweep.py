@@ -53,7 +53,7 @@ class SweepConfig:
   repeats: int = 3
   seed: int = 0
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ("label", "judge"):
       if not getattr(self, name):
         object.__setattr__(self, name, self.checkpoint)
@@ -152,7 +152,7 @@ def _refusal(base: Mapping[str, Any], entry: Mapping[str, Any], needed: str) -> 
 class Bench:
   """Opens each model and compiles each decoder once for all points."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._models: dict[str, Pretrained] = {}
     self._judges: dict[str, Judge] = {}
     self._decoders: dict[Any, TimedDecoder] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +34,12 @@ EMBEDDED = {
 }
 
 
+# As `dtype`: that of the checkpoint, whatever the device.
+STORED = "stored"
+
+_log = logging.getLogger(__name__)
+
+
 class Pretrained(NamedTuple):
   """An opened checkpoint: the model, its parameters, its tokenizer and decoding defaults.
 
@@ -44,6 +51,14 @@ class Pretrained(NamedTuple):
   params: Any
   tokenizer: tokenizers.Tokenizer | None
   generation: GenerationDefaults
+
+  def need_lm(self) -> LM:
+    """Its model as an LM. Raises UsageError for a self-speculative one, which is none."""
+    if isinstance(self.lm, SigmaLM):
+      raise UsageError(
+        "this checkpoint is a self-speculative model, which has no next tokens: name another one"
+      )
+    return self.lm
 
   def need_tokenizer(self) -> tokenizers.Tokenizer:
     """Its tokenizer. Raises UsageError where it has none."""
@@ -68,7 +83,9 @@ def load_pretrained(
     path: the name of an embedded one (`EMBEDDED`), a Hugging Face directory, a llama2.c `.bin`, a
       `.safetensors` file of this package, a training workdir (its newest checkpoint; EMA weights
       where it kept them), or one checkpoint of it, `WORKDIR/checkpoints/STEP`.
-    dtype: parameter and compute dtype to use instead of the checkpoint's.
+    dtype: of parameters and activations. None: the checkpoint's, but float32 for half precision on a
+      CPU, which has no products of it: XLA would widen every weight in every forward. "stored": the
+      checkpoint's anywhere, to train on or to save again.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
       default device. A Hugging Face directory is read tensor by tensor into that layout. The
       model's functions are traced with it, for kernels that have to be cut over devices.
@@ -86,7 +103,7 @@ def load_pretrained(
       stacklevel=2,
     )
     attention = attention_backend
-  model = _open(path, dtype, mesh, attention)
+  model = _open(path, functools.partial(_in_dtype, dtype=dtype, mesh=mesh), mesh, attention)
   lm = model.lm
   if mesh is not None:
     within = functools.partial(sharded.within, mesh)
@@ -97,14 +114,36 @@ def load_pretrained(
   return model._replace(lm=lm)
 
 
+def _in_dtype(config: TransformerConfig, dtype: str | None, mesh: Mesh | None) -> TransformerConfig:
+  """`config` in the dtype that `load_pretrained` was asked for."""
+  if dtype is None and {config.param_dtype, config.compute_dtype} != {"float32"}:
+    device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+    if device.platform == "cpu":
+      _tell_widened()
+      dtype = "float32"
+  if dtype in (None, STORED):
+    return config
+  return dataclasses.replace(config, param_dtype=dtype, compute_dtype=dtype)
+
+
+@functools.cache
+def _tell_widened() -> None:
+  _log.warning(
+    'decoding in float32: a CPU has no fast half precision (dtype="%s" keeps it)', STORED
+  )
+
+
 def _open(
-  path: str | os.PathLike, dtype: str | None, mesh: Mesh | None, attention: str
+  path: str | os.PathLike,
+  in_dtype: Callable[[TransformerConfig], TransformerConfig],
+  mesh: Mesh | None,
+  attention: str,
 ) -> Pretrained:
   name = str(path)
   file = assets.path(EMBEDDED[name]) if name in EMBEDDED else pathlib.Path(name).expanduser()
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
-    return Pretrained(*directory.read(file, dtype, shardings, attention))
+    return Pretrained(*directory.read(file, in_dtype, shardings, attention))
   head = None
   how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
@@ -128,8 +167,7 @@ def _open(
     beside = file.with_name(f"tok{config.vocab_size}.bin")
     tokenizer_name = str(beside) if beside.is_file() else f"tok{config.vocab_size}"
     eos_ids = (1, 2)  # llama2.c ends a text at its bos token; 2 is eos in the vocabulary
-  if dtype is not None:
-    config = dataclasses.replace(config, param_dtype=dtype, compute_dtype=dtype)
+  config = in_dtype(config)
   lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
   check_params(lm, params, str(path))
   params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)

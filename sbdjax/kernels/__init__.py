@@ -1,4 +1,4 @@
-"""Attention backends: each turns a mask rule into a plan once a forward, and attends by it.
+"""Attention backends: each turns a mask rule into a plan once per forward, and attends by it.
 
 backend                     the backends by name, and how a device's kernels make one
 xla                         plain XLA, any device

@@ -20,8 +20,8 @@ import jax
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.kernels import decode, sharded, tile_map, xla
-from sbdjax.kernels.flash import Shell, flash
-from sbdjax.kernels.parts import Part, read
+from sbdjax.kernels.flash import FlashKernels, flash
+from sbdjax.kernels.parts import KVPart, read
 from sbdjax.kernels.tile_map import TileMap
 
 _log = logging.getLogger(__name__)
@@ -41,16 +41,16 @@ class Backend(NamedTuple):
   """How attention is computed.
 
   Attributes:
-    plan: (mask, T, S) -> a pytree of the mask, made once a forward and shared by all layers.
+    plan: (mask, T, S) -> a pytree of the mask, made once per forward and shared by all layers.
     attend: (q_BxHxTxDh, keys, values, plan) -> [B, H, T, Dh] in q's dtype, scaled by
       Dh^-0.5, softmax in float32; a query that sees nothing gives zeros. Keys and values are
-      parts (`parts.Part`) whose concatenation along S is what the mask numbers: this forward's T
+      parts (`parts.KVPart`) whose concatenation along S is what the mask numbers: this forward's T
       alone, or a cache's S - T slots and they. With a cache it need not be differentiable.
     check: what it cannot do.
   """
 
   plan: Callable[[masks.Mask, int, int], Any]
-  attend: Callable[[jax.Array, tuple[Part, ...], tuple[Part, ...], Any], jax.Array]
+  attend: Callable[[jax.Array, tuple[KVPart, ...], tuple[KVPart, ...], Any], jax.Array]
   check: Check = _no_limits
 
 
@@ -58,15 +58,15 @@ class Device(NamedTuple):
   """The kernels of one kind of device.
 
   Attributes:
-    shell: flash attention.
-    tile: (T, S) -> (block_q, block_k), for `shell`.
-    prepare: `TileMap` -> what `shell` takes as its plan; leaves [B or 1, ...].
+    kernels: flash attention.
+    tile: (T, S) -> (block_q, block_k), for `kernels`.
+    prepare: `TileMap` -> what `kernels` takes as its plan; leaves [B or 1, ...].
     partial: attention over one layer of a cache.
     slots: cache slots S -> block_k, for `partial`.
     check: what the kernels cannot do.
   """
 
-  shell: Shell
+  kernels: FlashKernels
   tile: Callable[[int, int], tuple[int, int]]
   prepare: Callable[[TileMap], Any]
   partial: decode.Partial
@@ -80,7 +80,7 @@ def of_device(device: Device) -> Backend:
   Windows of up to `decode.MAX_WINDOW` tokens over a cache go to its `partial`. For longer ones
   (prefill) the parts are concatenated.
   """
-  shell = sharded.shard(device.shell)
+  kernels = sharded.shard(device.kernels)
 
   def partial(q, k, v, layer, cache, scale):
     kernel = lambda q, k, v, layer, cache: device.partial(q, k, v, layer, cache, scale)
@@ -96,15 +96,15 @@ def of_device(device: Device) -> Backend:
 
   def attend(q, keys, values, plan):
     scale = q.shape[-1] ** -0.5
-    if isinstance(plan, decode.Plan):
+    if isinstance(plan, decode.WindowPlan):
       return decode.decode(q, keys, values, plan, partial=partial, scale=scale)
     k, v = (_join(parts) for parts in (keys, values))
-    return flash(q, k, v, plan, shell=shell, scale=scale)
+    return flash(q, k, v, plan, kernels=kernels, scale=scale)
 
   return Backend(plan, attend, device.check)
 
 
-def _join(parts: tuple[Part, ...]) -> jax.Array:
+def _join(parts: tuple[KVPart, ...]) -> jax.Array:
   arrays = [read(part) for part in parts]
   return arrays[0] if len(arrays) == 1 else jax.numpy.concatenate(arrays, axis=2)
 

@@ -15,26 +15,26 @@ from sbdjax.kernels.backend import Backend
 
 
 @pytree.dataclass
-class Plan:
+class CuDNNPlan:
   """What cuDNN is told of a mask: whether it is causal, and how many keys each row has."""
 
   length_B: jax.Array | None
   causal: bool = pytree.static()
 
 
-def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
+def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> CuDNNPlan:
   """Raises UsageError for a mask that cuDNN does not know, or keys from a cache."""
   if isinstance(mask, masks.Full):
-    return Plan(mask.length_B, False)
+    return CuDNNPlan(mask.length_B, False)
   if isinstance(mask, masks.Causal) and mask.documents is None and num_queries == num_keys:
-    return Plan(None, True)
+    return CuDNNPlan(None, True)
   raise UsageError(
     f'attention.backend="cudnn" has no mask {type(mask).__name__} (with its documents or '
     'cache): it knows plain causal and full attention; set "auto" or "xla"'
   )
 
 
-def attend(q_BxHxTxDh, keys, values, plan: Plan):
+def attend(q_BxHxTxDh, keys, values, plan: CuDNNPlan):
   """As of `Backend`, for one part of keys; q is bfloat16 or float16."""
   if q_BxHxTxDh.dtype == jnp.float32:
     raise UsageError('attention.backend="cudnn" needs model.compute_dtype="bfloat16"')

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from sbdjax import masks, pytree
 from sbdjax.kernels import parts, tile_map
 from sbdjax.kernels.flash import EMPTY, HIDDEN
-from sbdjax.kernels.parts import Part
+from sbdjax.kernels.parts import KVPart
 from sbdjax.kernels.tile_map import TileMap
 
 # Windows up to this many tokens; longer ones (prefill) are the flash kernels'.
@@ -25,16 +25,16 @@ MAX_WINDOW = 64
 
 # (q_BxKxRxDh, k_NxBxKxSxDh, v_NxBxKxSxDh, layer, tile_map, scale)
 #   -> (o_BxKxPxRxDh, lse_BxKxPxR), float32: attention over one layer of the cache, in P parts.
-# `layer` is an int32 scalar of the running program (`parts.Layer` says why all layers are given).
+# `layer` is an int32 scalar of the running program (`parts.StackedLayer` says why all layers are given).
 # R = G T rows, row g T + t for token t of the g-th query head of a key head; the map's bounds are
 # those of T queries in one tile. A row that sees nothing of a part gives zeros and EMPTY there.
-# S need not be whole tiles, and what lies behind the last key is not defined.
+# S need not be whole tiles, and what lies after the last key is not defined.
 Partial = Callable[..., tuple[jax.Array, jax.Array]]
 
 
 @pytree.dataclass
-class Plan:
-  """A mask over [cache slots | T new tokens], prepared once a forward.
+class WindowPlan:
+  """A mask over [cache slots | T new tokens], prepared once per forward.
 
   Attributes:
     cache: tile map of the cache's part: one tile of T queries, tiles of `block_k` slots.
@@ -45,21 +45,21 @@ class Plan:
   new: jax.Array
 
 
-def plan(mask: masks.Mask, num_queries: int, num_keys: int, *, block_k: int) -> Plan:
+def plan(mask: masks.Mask, num_queries: int, num_keys: int, *, block_k: int) -> WindowPlan:
   """Prepares `mask` for T queries over S - T cache slots and T new keys."""
   slots = num_keys - num_queries
   bounds = tile_map.interval_bounds(mask, num_queries, num_keys)
   cache = tile_map.from_bounds(
     jnp.minimum(bounds, slots), slots, block_q=num_queries, block_k=block_k
   )
-  return Plan(cache, jnp.maximum(bounds - slots, 0))
+  return WindowPlan(cache, jnp.maximum(bounds - slots, 0))
 
 
 def decode(
   q_BxHxTxDh: jax.Array,
-  keys: tuple[Part, jax.Array],
-  values: tuple[Part, jax.Array],
-  plan: Plan,
+  keys: tuple[KVPart, jax.Array],
+  values: tuple[KVPart, jax.Array],
+  plan: WindowPlan,
   *,
   partial: Partial,
   scale: float,

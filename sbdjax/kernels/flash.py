@@ -2,7 +2,7 @@
 
 Forward keeps the output and the log-sum-exp of the scores of every query, and the backward pass
 makes the probabilities again from those (Dao, arXiv:2307.08691), so nothing of the size of the
-score matrix is ever stored. A device's kernels are a `Shell`; `REFERENCE` is one in plain jnp.
+score matrix is ever stored. A device's kernels are a `FlashKernels`; `REFERENCE` is one in plain jnp.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ EMPTY = 0.5 * HIDDEN
 OUTPUT, LOG_SUM_EXP = "attention_output", "attention_log_sum_exp"
 
 
-class Shell(NamedTuple):
+class FlashKernels(NamedTuple):
   """The three kernels of one device.
 
   H is a multiple of K: query head h belongs to key head h // (H / K). `plan` is what the device
-  made of the mask once a forward: a `TileMap`, or something made from one. Products accumulate in
+  made of the mask once per forward: a `TileMap`, or something made from one. Products accumulate in
   float32; probabilities are rounded to the inputs' dtype before they are multiplied.
 
   Attributes:
@@ -54,29 +54,29 @@ def flash(
   v_BxKxSxDh: jax.Array,
   plan: Any,
   *,
-  shell: Shell,
+  kernels: FlashKernels,
   scale: float,
 ) -> jax.Array:
   """softmax(scale q k^T, where the mask shows a key) v, [B, H, T, Dh] in q's dtype."""
-  return _flash(q_BxHxTxDh, k_BxKxSxDh, v_BxKxSxDh, plan, shell, scale)
+  return _flash(q_BxHxTxDh, k_BxKxSxDh, v_BxKxSxDh, plan, kernels, scale)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _flash(q, k, v, plan, shell, scale):
-  return shell.forward(q, k, v, plan, scale)[0]
+def _flash(q, k, v, plan, kernels, scale):
+  return kernels.forward(q, k, v, plan, scale)[0]
 
 
-def _forward(q, k, v, plan, shell, scale):
-  o, lse = shell.forward(q, k, v, plan, scale)
+def _forward(q, k, v, plan, kernels, scale):
+  o, lse = kernels.forward(q, k, v, plan, scale)
   o, lse = checkpoint_name(o, OUTPUT), checkpoint_name(lse, LOG_SUM_EXP)
   return o, (q, k, v, plan, o, lse)
 
 
-def _backward(shell, scale, residuals, d_o):
+def _backward(kernels, scale, residuals, d_o):
   q, k, v, plan, o, lse = residuals
   delta = jnp.sum(d_o.astype(jnp.float32) * o.astype(jnp.float32), axis=-1)
   args = (q, k, v, d_o, lse, delta, plan, scale)
-  return shell.dq(*args), *shell.dkv(*args), None
+  return kernels.dq(*args), *kernels.dkv(*args), None
 
 
 _flash.defvjp(_forward, _backward)
@@ -128,4 +128,4 @@ def _reference_dkv(q, k, v, d_o, lse, delta, tile_map, scale):
 
 
 # Computes the whole score matrix, whatever the tiles; for tests and to compare kernels with.
-REFERENCE = Shell(_reference_forward, _reference_dq, _reference_dkv)
+REFERENCE = FlashKernels(_reference_forward, _reference_dq, _reference_dkv)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sbdjax.kernels import gpu_common, gpu_decode, gpu_flash, gpu_flash_backward
 from sbdjax.kernels.backend import Device
-from sbdjax.kernels.flash import Shell
+from sbdjax.kernels.flash import FlashKernels
 
 gpu_common.check_jax()
 
@@ -15,7 +15,7 @@ def tile(num_queries: int, num_keys: int) -> tuple[int, int]:
   return gpu_common.BLOCK, gpu_common.BLOCK
 
 
-SHELL = Shell(gpu_flash.forward, gpu_flash_backward.dq, gpu_flash_backward.dkv)
+FLASH = FlashKernels(gpu_flash.forward, gpu_flash_backward.dq, gpu_flash_backward.dkv)
 DEVICE = Device(
-  SHELL, tile, gpu_common.prepare, gpu_decode.partial, gpu_decode.block_k, gpu_common.check
+  FLASH, tile, gpu_common.prepare, gpu_decode.partial, gpu_decode.block_k, gpu_common.check
 )

@@ -29,8 +29,8 @@ Ref = Any
 
 
 @pytree.dataclass
-class Plan:
-  """A mask prepared once a forward for the GPU kernels and shared by all layers.
+class GPUPlan:
+  """A mask prepared once per forward for the GPU kernels and shared by all layers.
 
   Attributes:
     map: tiles of 128 queries x 128 keys.
@@ -44,8 +44,8 @@ class Plan:
   col_order: Array
 
 
-def prepare(tiles: tile_map.TileMap) -> Plan:
-  return Plan(tiles, _longest_first(tiles.row_count), _longest_first(tiles.col_count))
+def prepare(tiles: tile_map.TileMap) -> GPUPlan:
+  return GPUPlan(tiles, _longest_first(tiles.row_count), _longest_first(tiles.col_count))
 
 
 def _longest_first(count: Array) -> Array:
@@ -84,7 +84,7 @@ def width(head_dim: int) -> int:
 def columns(head_dim: int) -> Any:
   """The columns of a head in device memory, `width` of them.
 
-  Columns behind the last are copied in as zeros and not copied out, as rows are. A constant start
+  Columns after the last are copied in as zeros and not copied out, as rows are. A constant start
   would be refused, so it is one of the running program.
   """
   if head_dim == width(head_dim):

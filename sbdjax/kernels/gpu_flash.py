@@ -25,7 +25,7 @@ def forward(
   q_BxHxTxDh: jax.Array,
   k_BxKxSxDh: jax.Array,
   v_BxKxSxDh: jax.Array,
-  plan: common.Plan,
+  plan: common.GPUPlan,
   scale: float,
   *,
   register_operands: bool = True,

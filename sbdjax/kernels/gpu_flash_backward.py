@@ -33,12 +33,12 @@ def dq(
   d_o_BxHxTxDh: jax.Array,
   lse_BxHxT: jax.Array,
   delta_BxHxT: jax.Array,
-  plan: common.Plan,
+  plan: common.GPUPlan,
   scale: float,
   *,
   register_operands: bool = True,
 ) -> jax.Array:
-  """Gradient of the queries; arguments as `flash.Shell` and `gpu_flash.forward` say.
+  """Gradient of the queries; arguments as `flash.FlashKernels` and `gpu_flash.forward` say.
 
   Returns:
     [B, H, T, Dh] in q's dtype.
@@ -182,7 +182,7 @@ def dkv(
   d_o_BxHxTxDh: jax.Array,
   lse_BxHxT: jax.Array,
   delta_BxHxT: jax.Array,
-  plan: common.Plan,
+  plan: common.GPUPlan,
   scale: float,
   *,
   register_operands: bool = True,

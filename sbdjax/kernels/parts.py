@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 
-class Layer(NamedTuple):
+class StackedLayer(NamedTuple):
   """One layer of a buffer that holds all of them.
 
   Kernels read their tiles from the buffer itself. A layer cut out of it would be copied for them,
@@ -30,25 +30,25 @@ class Layer(NamedTuple):
     return self.buffer.dtype
 
 
-Part = jax.Array | Layer
+KVPart = jax.Array | StackedLayer
 
 
-def read(part: Part) -> jax.Array:
+def read(part: KVPart) -> jax.Array:
   """The array [B, K, S, Dh] of a part."""
-  if isinstance(part, Layer):
+  if isinstance(part, StackedLayer):
     return jax.lax.dynamic_index_in_dim(part.buffer, part.index, keepdims=False)
   return part
 
 
-def read_slots(part: Part, start: jax.Array | int, size: int) -> jax.Array:
+def read_slots(part: KVPart, start: jax.Array | int, size: int) -> jax.Array:
   """Slots [start, start + size) of a part, [B, K, size, Dh]; nothing else of it is copied."""
-  if not isinstance(part, Layer):
+  if not isinstance(part, StackedLayer):
     return jax.lax.dynamic_slice_in_dim(part, start, size, axis=2)
   _, *lead, _, channels = part.buffer.shape
   at, sizes = (part.index, 0, 0, start, 0), (1, *lead, size, channels)
   return jax.lax.dynamic_slice(part.buffer, at, sizes)[0]
 
 
-def as_layer(part: Part) -> Layer:
+def as_layer(part: KVPart) -> StackedLayer:
   """A part as the layer of a buffer; an array is a buffer of one."""
-  return part if isinstance(part, Layer) else Layer(part[None], jax.numpy.int32(0))
+  return part if isinstance(part, StackedLayer) else StackedLayer(part[None], jax.numpy.int32(0))

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from sbdjax.kernels.flash import Shell
+from sbdjax.kernels.flash import FlashKernels
 
 # Names of mesh axes (train.parallel): what cuts the batch, and what cuts the heads.
 BATCH_AXES = ("data", "fsdp")
@@ -83,7 +83,7 @@ def per_device(
   return run(*arrays, *whole, plan)
 
 
-def shard(shell: Shell) -> Shell:
+def shard(kernels: FlashKernels) -> FlashKernels:
   """The same kernels, cut over the current mesh where there is one."""
 
   def cut(kernel):
@@ -94,4 +94,4 @@ def shard(shell: Shell) -> Shell:
 
     return run
 
-  return Shell(*map(cut, shell))
+  return FlashKernels(*map(cut, kernels))

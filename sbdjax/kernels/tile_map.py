@@ -1,7 +1,7 @@
 """Which tiles of (queries, keys) attention has to compute, found in the graph from a mask rule.
 
 A rule's intervals are integers that may be traced: the block size of Set Block Decoding changes
-from step to step, documents from row to row. The map is made from them once a forward, as part of
+from step to step, documents from row to row. The map is made from them once per forward, as part of
 the compiled program, and shared by all layers; kernels walk its lists, so tiles in which no query
 sees a key are never loaded, and the mask is compared only in tiles that are partly visible.
 """
@@ -26,7 +26,7 @@ class TileMap:
     bounds: int32 [B or 1, 2 I, T_pad]: start0, end0, start1, end1, ... of every query, inside
       [0, num_keys]; padding sees nothing (all zeros).
     row_count: int32 [B or 1, Tq], key tiles that a query tile visits; may be 0.
-    row_tiles: int32 [B or 1, Tq, Tk], which, ascending; behind `row_count` the last is repeated
+    row_tiles: int32 [B or 1, Tq, Tk], which, ascending; after `row_count` the last is repeated
       (0 where there is none).
     row_full: int32 [B or 1, Tq, Tk], of `row_tiles`: 1 where every query of the tile sees every
       key of the tile, so that nothing has to be compared. Tiles that reach into padding are not.

@@ -15,4 +15,4 @@ def _block(length: int) -> int:
   return 512 if length >= 4096 else 256 if length >= 1024 else 128
 
 
-DEVICE = Device(tpu_flash.SHELL, tile, tpu_flash.prepare, tpu_decode.partial, tpu_decode.block_k)
+DEVICE = Device(tpu_flash.FLASH, tile, tpu_flash.prepare, tpu_decode.partial, tpu_decode.block_k)

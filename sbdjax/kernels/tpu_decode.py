@@ -33,7 +33,7 @@ def _heads_a_step(kv_heads: int, bytes_of_a_head: int) -> int:
   return max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and n <= fits)
 
 
-def _visits(cache: TileMap, batch: int) -> tpu_visits.Visits:
+def _visits(cache: TileMap, batch: int) -> tpu_visits.TPUVisits:
   """The cache tiles of all rows of the batch, one list."""
 
   def rows(x):
@@ -67,7 +67,7 @@ def _kernel(codes_ref, layer_ref, q_ref, k_ref, v_ref, bounds_ref, *refs, scale,
     seen = tpu_softmax.visible(bounds_ref[...], first_slot, block)
     if num_slots % block == 0:
       return compute(seen, lambda h: v_ref[h])
-    # Behind the last slot lies anything, and 0 times a NaN is one.
+    # After the last slot lies anything, and 0 times a NaN is one.
     slot = first_slot + jax.lax.broadcasted_iota(jnp.int32, v_ref.shape[1:], 0)
     compute(seen, lambda h: jnp.where(slot < num_slots, v_ref[h], 0))
 

@@ -16,10 +16,10 @@ from jax.experimental.pallas import tpu as pltpu
 
 from sbdjax import pytree
 from sbdjax.kernels import tpu_softmax, tpu_visits
-from sbdjax.kernels.flash import EMPTY, Shell
+from sbdjax.kernels.flash import EMPTY, FlashKernels
 from sbdjax.kernels.tile_map import TileMap
 from sbdjax.kernels.tpu_softmax import LOG2_E, dot
-from sbdjax.kernels.tpu_visits import Visits
+from sbdjax.kernels.tpu_visits import TPUVisits
 
 _PARAMS = pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary"))
 _PARAMS_OF_GROUPS = pltpu.CompilerParams(
@@ -28,7 +28,7 @@ _PARAMS_OF_GROUPS = pltpu.CompilerParams(
 
 
 @pytree.dataclass
-class Plan:
+class TPUPlan:
   """A tile map as these kernels read it.
 
   Attributes:
@@ -39,21 +39,21 @@ class Plan:
   """
 
   bounds: jax.Array
-  rows: Visits
-  columns: Visits
+  rows: TPUVisits
+  columns: TPUVisits
   block_q: int = pytree.static()
   block_k: int = pytree.static()
 
 
-def prepare(tile_map: TileMap) -> Plan:
+def prepare(tile_map: TileMap) -> TPUPlan:
   """The plan of a tile map; both block sizes are multiples of 128."""
   rows = tpu_visits.make(tile_map.row_count, tile_map.row_tiles, tile_map.row_full)
   columns = tpu_visits.make(tile_map.col_count, tile_map.col_tiles, tile_map.col_full)
-  return Plan(tile_map.bounds, rows, columns, tile_map.block_q, tile_map.block_k)
+  return TPUPlan(tile_map.bounds, rows, columns, tile_map.block_q, tile_map.block_k)
 
 
 def _pad(x: jax.Array, block: int) -> jax.Array:
-  """Whole tiles along the sequence (axis 2), zeros behind."""
+  """Whole tiles along the sequence (axis 2), zeros after."""
   missing = -x.shape[2] % block
   return jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else x
 
@@ -75,7 +75,7 @@ def _visit_of(codes_ref):
 class _Specs:
   """Blocks of the operands, for a grid of (batch, head, visit, ...)."""
 
-  def __init__(self, plan: Plan, head_dim: int, kv_group: int, tiles):
+  def __init__(self, plan: TPUPlan, head_dim: int, kv_group: int, tiles):
     self.plan, self.head_dim = plan, head_dim
     # (head of the grid, further grid indices) -> query head and key head.
     self.q_head = lambda h, *g: h * kv_group + g[0] if g else h
@@ -138,7 +138,7 @@ def _forward_kernel(codes_ref, q_ref, k_ref, v_ref, bounds_ref, o_ref, lse_ref, 
     lse_ref[...] = lse
 
 
-def _forward(q, k, v, plan: Plan, scale):
+def _forward(q, k, v, plan: TPUPlan, scale):
   num_queries = q.shape[2]
   q, k, v = _pad(q, plan.block_q), _pad(k, plan.block_k), _pad(v, plan.block_k)
   batch, heads, length, head_dim = q.shape
@@ -215,7 +215,7 @@ def _dkv_kernel(codes_ref, *refs, scale):
     dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)
 
 
-def _backward_operands(q, k, v, d_o, lse, delta, plan: Plan):
+def _backward_operands(q, k, v, d_o, lse, delta, plan: TPUPlan):
   q, d_o = _pad(q, plan.block_q), _pad(d_o.astype(q.dtype), plan.block_q)
   k, v = _pad(k, plan.block_k), _pad(v, plan.block_k)
   rows = _as_row(lse, plan.block_q, EMPTY), _as_row(delta, plan.block_q, 0.0)
@@ -234,7 +234,7 @@ def _backward_specs(specs: _Specs):
   ]
 
 
-def _dq(q, k, v, d_o, lse, delta, plan: Plan, scale):
+def _dq(q, k, v, d_o, lse, delta, plan: TPUPlan, scale):
   operands = _backward_operands(q, k, v, d_o, lse, delta, plan)
   batch, heads, _, head_dim = operands[0].shape
   tiles = tpu_visits.outer_of, tpu_visits.inner_of
@@ -255,7 +255,7 @@ def _dq(q, k, v, d_o, lse, delta, plan: Plan, scale):
   return dq[:, :, : q.shape[2]]
 
 
-def _dkv(q, k, v, d_o, lse, delta, plan: Plan, scale):
+def _dkv(q, k, v, d_o, lse, delta, plan: TPUPlan, scale):
   operands = _backward_operands(q, k, v, d_o, lse, delta, plan)
   batch, kv_heads, _, head_dim = operands[1].shape
   group = q.shape[1] // kv_heads
@@ -279,4 +279,4 @@ def _dkv(q, k, v, d_o, lse, delta, plan: Plan, scale):
   return dk[:, :, : k.shape[2]], dv[:, :, : k.shape[2]]
 
 
-SHELL = Shell(_forward, _dq, _dkv)
+FLASH = FlashKernels(_forward, _dq, _dkv)

@@ -41,11 +41,11 @@ class Visit(NamedTuple):
 
 
 @pytree.dataclass
-class Visits:
+class TPUVisits:
   """All visits, ordered by the outer tile, each of which has at least one.
 
   Attributes:
-    codes: int32 [..., N], packed; behind `count` the last one is repeated without its flags, so
+    codes: int32 [..., N], packed; after `count` the last one is repeated without its flags, so
       that such a step loads, computes and writes nothing.
     count: int32 [...].
   """
@@ -54,8 +54,8 @@ class Visits:
   count: jax.Array
 
 
-def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> Visits:
-  """Visits of the lists of a `TileMap`: [..., O], [..., O, N], [..., O, N]."""
+def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> TPUVisits:
+  """TPUVisits of the lists of a `TileMap`: [..., O], [..., O, N], [..., O, N]."""
   *lead, outer, inner = tiles.shape
   if max(outer, inner) > MAX_TILES:
     raise UsageError(
@@ -67,7 +67,7 @@ def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> Visits:
   code = jnp.arange(outer, dtype=jnp.int32)[:, None] << (_INNER + _FLAGS) | tiles << _FLAGS
   for bit, flag in enumerate(flags):
     code = code | flag.astype(jnp.int32) << bit
-  # Step t belongs to the outer tile whose visits end behind it.
+  # Step t belongs to the outer tile whose visits end after it.
   end = jnp.cumsum(visits, axis=-1, dtype=jnp.int32)
   total = end[..., -1]
   step = jnp.arange(outer * inner, dtype=jnp.int32)
@@ -78,7 +78,7 @@ def make(count: jax.Array, tiles: jax.Array, full: jax.Array) -> Visits:
     code.reshape(*lead, outer * inner), tile * inner + at - begin, axis=-1
   )
   codes = jnp.where(step < total[..., None], codes, codes >> _FLAGS << _FLAGS)
-  return Visits(codes, total)
+  return TPUVisits(codes, total)
 
 
 def unpack(code: jax.Array) -> Visit:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from sbdjax import masks, pytree
 from sbdjax.kernels import tile_map, xla_loop, xla_tiles
-from sbdjax.kernels.parts import Part
+from sbdjax.kernels.parts import KVPart
 from sbdjax.kernels.xla_loop import Visits
 
 # Up to this many (query, key) pairs the unrolled tiles are faster, and their scores are small.
@@ -31,7 +31,7 @@ _FEW_QUERIES, _SMALL_BLOCK, _BLOCK = 2048, 64, 128
 
 
 @pytree.dataclass
-class Plan:
+class XLAPlan:
   """A mask prepared once per forward, for every way that `attend` may take.
 
   XLA drops what is not used.
@@ -42,11 +42,11 @@ class Plan:
       windows, under 0 for longer texts.
   """
 
-  tiles: xla_tiles.Plan | None
+  tiles: xla_tiles.TilesPlan | None
   loops: dict[int, tuple[Visits, ...]]
 
 
-def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
+def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> XLAPlan:
   """Prepares `mask` for `attend` on T queries and S keys.
 
   Where S > T and there are many pairs or T is a window, the parts are the S - T slots of a cache
@@ -59,7 +59,7 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
   else:
     blocks = {} if few else {0: block_sizes(num_queries)}
   if not blocks:
-    return Plan(tiles, {})
+    return XLAPlan(tiles, {})
   bounds = tile_map.interval_bounds(mask, num_queries, num_keys)
   new = (jnp.maximum(bounds - slots, 0), num_queries)
   ranges = ((jnp.minimum(bounds, slots), slots), new) if slots else (new,)
@@ -69,7 +69,7 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
       xla_loop.visits(inside, size, block_q=block_q, block_k=block_k) for inside, size in ranges
     )
 
-  return Plan(tiles, {key: visits(*sizes) for key, sizes in blocks.items()})
+  return XLAPlan(tiles, {key: visits(*sizes) for key, sizes in blocks.items()})
 
 
 def block_sizes(num_queries: int) -> tuple[int, int]:
@@ -79,7 +79,7 @@ def block_sizes(num_queries: int) -> tuple[int, int]:
   return -(-per_tile // 8) * 8, block
 
 
-def chunk_size(cache: Part) -> int:
+def chunk_size(cache: KVPart) -> int:
   """Slots in a chunk of a cache [B, K, S, Dh] that a window reads; 0: all slots at once."""
   batch, kv_heads, slots, head_dim = cache.shape
   slot_bytes = batch * kv_heads * head_dim * cache.dtype.itemsize
@@ -89,7 +89,7 @@ def chunk_size(cache: Part) -> int:
 
 
 def attend(
-  q_BxHxTxDh: jax.Array, keys: tuple[Part, ...], values: tuple[Part, ...], plan: Plan
+  q_BxHxTxDh: jax.Array, keys: tuple[KVPart, ...], values: tuple[KVPart, ...], plan: XLAPlan
 ) -> jax.Array:
   """Scaled dot-product attention, softmax in float32; a row that sees nothing gives zeros.
 

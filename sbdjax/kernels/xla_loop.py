@@ -21,7 +21,7 @@ from sbdjax import masks, pytree
 from sbdjax.errors import UsageError
 from sbdjax.kernels import parts, tile_map
 from sbdjax.kernels.flash import EMPTY, HIDDEN, LOG_SUM_EXP, OUTPUT
-from sbdjax.kernels.parts import Part
+from sbdjax.kernels.parts import KVPart
 
 
 @pytree.dataclass
@@ -61,8 +61,8 @@ def visits(bounds: jax.Array, num_keys: int, *, block_q: int, block_k: int) -> V
 
 def attend(
   q_BxHxTxDh: jax.Array,
-  keys: tuple[Part, ...],
-  values: tuple[Part, ...],
+  keys: tuple[KVPart, ...],
+  values: tuple[KVPart, ...],
   plan: tuple[Visits, ...],
 ) -> jax.Array:
   """Scaled dot-product attention, softmax in float32; a query that sees nothing gives zeros.
@@ -96,7 +96,7 @@ def _attend_fwd(q, keys, values, plan):
 
 def _attend_bwd(residuals, d_o):
   q, keys, values, plan, o, lse = residuals
-  if any(isinstance(part, parts.Layer) for part in (*keys, *values)):
+  if any(isinstance(part, parts.StackedLayer) for part in (*keys, *values)):
     raise UsageError("attention over a cache has no gradient: train without a cache")
   delta = jnp.sum(d_o.astype(jnp.float32) * o.astype(jnp.float32), axis=-1)
   return *_gradients(q, keys, values, d_o, lse, delta, plan), None

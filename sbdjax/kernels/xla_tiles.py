@@ -8,18 +8,17 @@ costs too much, `kernels.xla_loop` takes over.
 
 from __future__ import annotations
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from sbdjax import masks
-from sbdjax.kernels.parts import Part, read
+from sbdjax import masks, pytree
+from sbdjax.kernels.parts import KVPart, read
 
 _NEG = -1e30
 
 
-@flax.struct.dataclass
-class Plan:
+@pytree.dataclass
+class TilesPlan:
   """A mask prepared once per forward and shared by all layers.
 
   Attributes:
@@ -27,7 +26,7 @@ class Plan:
     visible: for each tile, bool [B or 1, t, s]: what its queries see of the keys in its bounds.
   """
 
-  tiles: tuple[masks.Tile, ...] = flax.struct.field(pytree_node=False)
+  tiles: tuple[masks.Tile, ...] = pytree.static()
   visible: tuple[jax.Array, ...]
 
 
@@ -36,7 +35,7 @@ def tile_size(num_queries: int) -> int:
   return max(32, -(-num_queries // 8))
 
 
-def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
+def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> TilesPlan:
   """Prepares `mask` for `attend` on T queries and S keys."""
   intervals = mask.intervals(num_queries, num_keys)
   tiles, visible = [], []
@@ -46,11 +45,11 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> Plan:
     index_S = jnp.concatenate([jnp.arange(a, b, dtype=jnp.int32) for a, b in keys])
     tiles.append(masks.Tile(tile.start, tile.stop, keys))
     visible.append(masks.visible(rows, index_S))
-  return Plan(tuple(tiles), tuple(visible))
+  return TilesPlan(tuple(tiles), tuple(visible))
 
 
 def attend(
-  q_BxHxTxDh: jax.Array, keys: tuple[Part, ...], values: tuple[Part, ...], plan: Plan
+  q_BxHxTxDh: jax.Array, keys: tuple[KVPart, ...], values: tuple[KVPart, ...], plan: TilesPlan
 ) -> jax.Array:
   """What `xla.attend` gives; the parts may be of any sizes."""
   keys, values = (tuple(map(read, parts)) for parts in (keys, values))

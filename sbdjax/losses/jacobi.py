@@ -9,7 +9,7 @@ next-token predictions of both halves: those of the clean half are the targets o
 
 What counts (`kept`): the predictions at a block's tokens from its first wrong one on, whose target
 is in the text. Before that a block has nothing to correct; equation 8 has no such limit
-(`positions="all"`). Nothing behind the end of the text counts in either half.
+(`positions="all"`). Nothing after the end of the text counts in either half.
 
 The public code masks post-EOS targets in the clean half alone, and divides the mean over the kept
 tokens by N once more (`normalisation="published"`); its clean-context trainer leaves out the last

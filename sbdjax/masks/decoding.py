@@ -1,4 +1,4 @@
-"""Masks of decoding: cache slots, and the tokens of a forward behind them."""
+"""Masks of decoding: cache slots, and the tokens of a forward after them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Cached:
 
 @pytree.dataclass
 class DraftTree:
-  """Verifying a chain of drafts while drafting behind it: [cache | chain | groups of new tokens].
+  """Verifying a chain of drafts while drafting after it: [cache | chain | groups of new tokens].
 
   Chain token j sees the committed slots and chain tokens 0..j. A group is one token or one open
   block; it sees the committed slots, chain tokens 0..after, at most one group of a single token

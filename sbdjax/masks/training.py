@@ -1,4 +1,4 @@
-"""Masks of training: clean text and, behind it, its noisy version, in one forward."""
+"""Masks of training: clean text and, after it, its noisy version, in one forward."""
 
 from __future__ import annotations
 

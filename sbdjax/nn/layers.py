@@ -22,7 +22,7 @@ from sbdjax.nn.parts import MLP, RMSNorm, dense_init, make_norm
 
 # ((k, ...), (v, ...)) of a cache, each [N, B, K, S, Dh]; the slots of several follow one another.
 CachedKV = tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
-Attend = Callable[[jax.Array, tuple[parts.Part, ...], tuple[parts.Part, ...], Any], jax.Array]
+Attend = Callable[[jax.Array, tuple[parts.KVPart, ...], tuple[parts.KVPart, ...], Any], jax.Array]
 
 
 class Attention(nn.Module):
@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x_BxTxD: jax.Array, layer: jax.Array, cached_kv: Any, turns: Any, plan: Any
+    self, x_BxTxD: jax.Array, layer: jax.Array, cached_kv: Any, rotary: Any, plan: Any
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     c = self.config
     q = self._project("q", x_BxTxD, c.num_heads)
@@ -56,12 +56,12 @@ class Attention(nn.Module):
     v = self._project("v", x_BxTxD, c.num_kv_heads)
     if c.qk_norm:
       q, k = RMSNorm(c, name="q_norm")(q), RMSNorm(c, name="k_norm")(k)
-    if turns is not None:
-      q = rope.rotate(q, turns[0], c.rope_interleaved)
-      k = rope.rotate(k, turns[1], c.rope_interleaved)
+    if rotary is not None:
+      q = rope.rotate(q, rotary[0], c.rope_interleaved)
+      k = rope.rotate(k, rotary[1], c.rope_interleaved)
     old_k, old_v = ((), ()) if cached_kv is None else cached_kv
-    keys: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_k), k)
-    values: tuple[parts.Part, ...] = (*(parts.Layer(x, layer) for x in old_v), v)
+    keys: tuple[parts.KVPart, ...] = (*(parts.StackedLayer(x, layer) for x in old_k), k)
+    values: tuple[parts.KVPart, ...] = (*(parts.StackedLayer(x, layer) for x in old_v), v)
     out = self.attend(q, keys, values, plan)
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
@@ -82,11 +82,11 @@ class Layer(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x_BxTxD: jax.Array, of_layer: Any, cached_kv: Any, turns: Any, plan: Any
+    self, x_BxTxD: jax.Array, of_layer: Any, cached_kv: Any, rotary: Any, plan: Any
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c, (layer, keys_B) = self.config, of_layer
     attended, kv = Attention(c, self.attend, name="attn")(
-      make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, turns, plan
+      make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, rotary, plan
     )
     x_BxTxD = x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0)
     transformed = MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
@@ -98,8 +98,8 @@ def stack(config: TransformerConfig) -> Any:
   """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
 
   Called as
-  `stack(config)(config, keep_kv, attend, name=...)(x_BxTxD, of_layers, cached_kv, turns, plan)`;
-  `of_layers` from `per_layer`; `turns` are the rotations (`rope.rotation`) of queries and of keys,
+  `stack(config)(config, keep_kv, attend, name=...)(x_BxTxD, of_layers, cached_kv, rotary, plan)`;
+  `of_layers` from `per_layer`; `rotary` are the rotations (`rope.rotation`) of queries and of keys,
   or None; `attend` and `plan` are of one attention backend.
   """
   layer = Layer
@@ -132,7 +132,7 @@ def run_layers(
   *,
   keys_B: jax.Array | None,
   cached_kv: CachedKV | None,
-  turns: Any,
+  rotary: Any,
   plan: Any,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
   """Runs the layers that `module` holds as "layers", in either form.
@@ -145,21 +145,21 @@ def run_layers(
     attend: of the backend that made `plan`.
     keys_B: of dropout, one a row; None: nothing is dropped.
     cached_kv: as of `Transformer`; None: no keys and values are returned.
-    turns: rotations (`rope.rotation`) of queries and of keys, or None.
+    rotary: rotations (`rope.rotation`) of queries and of keys, or None.
 
   Returns:
     The residual stream [B, T, D], and None or (k, v), each [N, B, K, T, Dh].
   """
   of_layers, keep_kv = per_layer(config, keys_B), cached_kv is not None
-  layers = module.get_variable("params", "layers")
+  layers: Any = module.get_variable("params", "layers")
   if not isinstance(layers, tuple):
     scanned = stack(config)(config, keep_kv, attend, name="layers")
-    return scanned(x_BxTxD, of_layers, cached_kv, turns, plan)
+    return scanned(x_BxTxD, of_layers, cached_kv, rotary, plan)
   layer = Layer(config, keep_kv, attend, parent=None)
 
   @jax.jit  # traced once for all layers
   def run(params: Any, x_BxTxD: jax.Array, of_layer: Any) -> Any:
-    return layer.apply({"params": params}, x_BxTxD, of_layer, cached_kv, turns, plan)
+    return layer.apply({"params": params}, x_BxTxD, of_layer, cached_kv, rotary, plan)
 
   kv = []
   for n, params in enumerate(layers):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sbdjax import pytree
 
+_Kernel = TypeVar("_Kernel", jax.Array, np.ndarray)
 # Kernels of [.., .., O], heads and their channels for [I]; all others are [I, ...].
 SEVERAL_INPUTS = ("o_kernel",)
 # Rows up to which the product of a `Transposed` is computed transposed, too.
@@ -55,13 +58,13 @@ def weight(
   Returns:
     [I, O], or `Transposed` where the parameters were prepared so.
   """
-  prepared = module.get_variable("params", name)
+  prepared: Any = module.get_variable("params", name)
   if isinstance(prepared, Transposed):
     return prepared
   return as_matrix(name, module.param(name, init, shape, dtype))
 
 
-def as_matrix(name: str, kernel: jax.Array) -> jax.Array:
+def as_matrix(name: str, kernel: _Kernel) -> _Kernel:
   """The kernel called `name` as [I, O]."""
   inputs = kernel.ndim - 1 if name in SEVERAL_INPUTS else 1
   return kernel.reshape(math.prod(kernel.shape[:inputs]), -1)

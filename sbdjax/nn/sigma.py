@@ -144,11 +144,11 @@ class SigmaHead(nn.Module):
     length = here_BxL.shape[1]
     of_keys_BxL = KEY_POSITIONS[self.head.key_positions](here_BxL, next_BxL)
     seconds = (next_BxL, of_keys_BxL)
-    turns = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
+    rotary = tuple(two_positions(here_BxL, x, c.head_dim, c.rope_theta) for x in seconds)
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(masks.Causal(), length, length)
     x_BxLxD, _ = run_layers(
-      self, c, attention.attend, x_BxLxD, keys_B=keys_B, cached_kv=None, turns=turns, plan=plan
+      self, c, attention.attend, x_BxLxD, keys_B=keys_B, cached_kv=None, rotary=rotary, plan=plan
     )
     init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)

@@ -113,15 +113,22 @@ class Transformer(nn.Module):
     """As `__call__`, but the residual stream as the last layer leaves it, before the final norm."""
     c = self.config
     x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
-    turns = None
+    rotary = None
     if c.positions == "rotary":
-      turns = (rope.rotation(positions_BxT, rope.frequencies_of(c)),) * 2
+      rotary = (rope.rotation(positions_BxT, rope.frequencies_of(c)),) * 2
     num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(mask, num_queries, capacity + num_queries)
     return run_layers(
-      self, c, attention.attend, x_BxTxD, keys_B=keys_B, cached_kv=cached_kv, turns=turns, plan=plan
+      self,
+      c,
+      attention.attend,
+      x_BxTxD,
+      keys_B=keys_B,
+      cached_kv=cached_kv,
+      rotary=rotary,
+      plan=plan,
     )
 
   def stream_logits(self, stream_BxTxD: jax.Array) -> jax.Array:
@@ -135,7 +142,7 @@ class Transformer(nn.Module):
       dtype = hidden_BxTxD.dtype
       x = hidden_BxTxD @ self.dense_kernel.astype(dtype) + self.dense_bias.astype(dtype)
       hidden_BxTxD = self.head_norm(gelu(x))
-    prepared = self.get_variable("params", prepare.HEAD)
+    prepared: prepare.Head | None = self.get_variable("params", prepare.HEAD)
     if prepared is not None:
       logits = prepared.logits(hidden_BxTxD)
     else:

@@ -3,7 +3,7 @@
   python -m sbdjax sweep --config=preset:stories_jacobi_sweep:methods --workdir=runs/jf_methods
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
-(Figure 5b: tokens a forward against block size) and `ablation` (Tables 4 and 5: the short trainings
+(Figure 5b: tokens per forward against block size) and `ablation` (Tables 4 and 5: the short trainings
 of experiments/jacobi_stories260k/reproduce.sh). Prompts are the beginnings of validation stories;
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """

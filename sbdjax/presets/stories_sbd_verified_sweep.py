@@ -2,7 +2,7 @@
 
   python -m sbdjax sweep --config=preset:stories_sbd_verified_sweep --workdir=runs/verified
 
-Verified points put out what AR does, so only their cost differs: `points` says behind how many
+Verified points put out what AR does, so only their cost differs: `points` says after how many
 acceptance points a forward drafts (0: all), `candidates` whether second choices are verified too.
 """
 

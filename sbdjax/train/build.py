@@ -14,7 +14,7 @@ from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipe
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import add_mask_token, reserved
-from sbdjax.interop.pretrained import check_params, check_vocabulary, load_pretrained
+from sbdjax.interop.pretrained import STORED, check_params, check_vocabulary, load_pretrained
 from sbdjax.kernels import backend
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses.base import LossFn
@@ -115,7 +115,7 @@ def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:
     # Where documents follow one another unseparated, the next bos is the end mark of the last.
     bos = tokenizer.bos_id if data.add_bos and not data.separate_documents else None
     return Model(lm, None, sorted({i for i in (bos, tokenizer.eos_id) if i is not None}))
-  pretrained = load_pretrained(init.checkpoint)
+  pretrained = load_pretrained(init.checkpoint, dtype=STORED)
   model_config, params = pretrained.lm.config, pretrained.params
   if init.mask_token:
     model_config, params = add_mask_token(model_config, params)
@@ -151,7 +151,7 @@ def shape_only(settings: Settings) -> LM | SigmaLM:
   """The model without parameters; a config that leaves its shape to a checkpoint has it opened."""
   fields = settings.model
   if "num_layers" not in fields and settings.init.checkpoint:
-    pretrained = load_pretrained(settings.init.checkpoint)
+    pretrained = load_pretrained(settings.init.checkpoint, dtype=STORED)
     config = pretrained.lm.config
     if settings.init.mask_token:
       config, _ = add_mask_token(config, pretrained.params)

@@ -6,11 +6,11 @@ import pytest
 
 from sbdjax import __main__ as entry
 from sbdjax.cli import quickstart
-from sbdjax.cli.quickstart import FULL, Model
+from sbdjax.cli.quickstart import FULL, Contender
 
 
 def test_the_grid_is_ar_and_every_bound_for_every_model():
-  points = quickstart.grid([Model("a", "first"), Model("b", "second")], FULL)
+  points = quickstart.grid([Contender("a", "first"), Contender("b", "second")], FULL)
   assert [(p.sweep.label, p.decoding.name) for p in points] == [
     (label, name) for label in ("first", "second") for name in ["ar"] + ["sbd"] * 7
   ]

@@ -162,7 +162,7 @@ def shipped():
       yield from (f"preset:{name}{variant}" for variant in variants or [""])
 
 
-@pytest.mark.parametrize("flag", shipped())
+@pytest.mark.parametrize("flag", list(shipped()))
 def test_every_point_of_a_shipped_sweep_has_settings_with_an_effect(flag, capsys):
   config, grid = load_config(flag, {}, verb.schema), verb.read_grid(flag)
   built = [sweep.make_point(config, entry, flags.note) for entry in grid]

@@ -198,7 +198,7 @@ def check_canvas(out, row, tokens, nfe, steps, limit):
   assert text == (ends.index(True) + 1 if any(ends) else len(tokens))
   assert bool(out.eos_B[row]) == any(ends)
   assert set(steps) - {-1} == set(range(max(steps) + 1)) and max(steps) < nfe
-  # What was filled in behind an early exit, and nothing else, was never revealed.
+  # What was filled in after an early exit, and nothing else, was never revealed.
   assert all(t == EOS[0] for t, step in zip(tokens, steps, strict=True) if step == -1)
 
 

@@ -83,7 +83,7 @@ def test_reveals_masked_positions_only_and_at_least_one(name):
 
 @pytest.mark.parametrize("name", ["eb_entropy", "eb_confidence", "eb_margin", "factor"])
 def test_the_smallest_parameter_reveals_exactly_one(name):
-  """Also where float32 says that every position is certain: gamma = 0 is one token a forward."""
+  """Also where float32 says that every position is certain: gamma = 0 is one token per forward."""
   certain = np.zeros((1, 5, 6), np.float32)
   certain[..., 2] = 200.0
   for logits, masked in ((LOGITS, MASKED), (certain, np.ones((1, 5), bool))):

@@ -92,10 +92,13 @@ def test_kernels_get_what_they_are_for(name):
   def run(rule, q, k, v):
     backend_ = backend.of_device(DEVICE)
     plan = backend_.plan(rule, case.num_queries, case.num_keys)
-    assert isinstance(plan, decode.Plan) == (name in ("cached_5_2", "jacobi_cached"))
+    assert isinstance(plan, decode.WindowPlan) == (name in ("cached_5_2", "jacobi_cached"))
     if not slots:
       return backend_.attend(q, (k,), (v,), plan)
-    cut = lambda x: (parts.Layer(jnp.stack([x[:, :, :slots]] * 2), jnp.int32(1)), x[:, :, slots:])
+    cut = lambda x: (
+      parts.StackedLayer(jnp.stack([x[:, :, :slots]] * 2), jnp.int32(1)),
+      x[:, :, slots:],
+    )
     return backend_.attend(q, cut(k), cut(v), plan)
 
   expected = mask_cases.attention(q, k, v, case.visible, 8**-0.5)[0]

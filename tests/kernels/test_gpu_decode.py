@@ -9,7 +9,7 @@ import pytest
 
 from sbdjax import masks
 from sbdjax.kernels import decode, gpu_decode
-from sbdjax.kernels.parts import Layer
+from sbdjax.kernels.parts import StackedLayer
 from tests.jit import quick_jit
 from tests.kernels import mask_cases
 from tests.kernels.gpu_interpreter import interpreted, needs_interpreter
@@ -25,7 +25,7 @@ def run(rule, q, keys, values):
 
   def in_layers(x):
     others = jnp.full_like(x, jnp.nan)
-    return Layer(jnp.stack([others, x, others]), jnp.int32(1))
+    return StackedLayer(jnp.stack([others, x, others]), jnp.int32(1))
 
   slots, new = keys[0].shape[2], q.shape[2]
   plan = decode.plan(rule, new, slots + new, block_k=gpu_decode.block_k(slots))

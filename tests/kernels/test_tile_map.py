@@ -83,9 +83,9 @@ def test_the_map_is_the_mask(name):
     assert walked.live.tolist() == [bool(tiles.row_count[b, i]) for i in outer]
     some, every = tiles_of(case.visible[b : b + 1], *BLOCKS)
     assert walked.full.tolist() == [bool(every[0, i, j]) for i, j in listed]
-    behind = tpu_visits.unpack(visits.codes[b, visits.count[b] :])
-    assert not any(np.any(x) for x in (behind.live, behind.first, behind.last, behind.full))
-    assert (behind.outer == outer[-1]).all() and (behind.inner == walked.inner[-1]).all()
+    after = tpu_visits.unpack(visits.codes[b, visits.count[b] :])
+    assert not any(np.any(x) for x in (after.live, after.first, after.last, after.full))
+    assert (after.outer == outer[-1]).all() and (after.inner == walked.inner[-1]).all()
 
 
 def test_one_compilation_serves_every_block_size():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sbdjax.kernels import decode, flash, tpu_decode
-from sbdjax.kernels.parts import Layer
+from sbdjax.kernels.parts import StackedLayer
 from tests.jit import quick_jit
 from tests.kernels import mask_cases
 from tests.kernels.interpreter import interpreted
@@ -23,7 +23,7 @@ def run(rule, q, keys, values, partial, layers):
 
   def as_part(x):
     others = jnp.full_like(x, jnp.nan)
-    return Layer(jnp.stack([others, x, others]), jnp.int32(1)) if layers else x
+    return StackedLayer(jnp.stack([others, x, others]), jnp.int32(1)) if layers else x
 
   t, s = q.shape[2], sum(x.shape[2] for x in keys)
   plan = decode.plan(rule, t, s, block_k=128)

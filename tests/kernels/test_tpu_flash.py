@@ -19,13 +19,13 @@ FORWARD, GRADIENT = 1e-5, 1e-4
 
 
 @functools.partial(quick_jit, static_argnums=(5, 6))
-def run(rule, q, k, v, w, shell, prepare):
+def run(rule, q, k, v, w, kernels, prepare):
   """Output, log-sum-exp and gradients of sum(w * output)."""
   tiles = tile_map.make(rule, q.shape[2], k.shape[2], block_q=128, block_k=128)
   plan, scale = prepare(tiles), q.shape[-1] ** -0.5
-  attend = lambda q, k, v: flash.flash(q, k, v, plan, shell=shell, scale=scale)
+  attend = lambda q, k, v: flash.flash(q, k, v, plan, kernels=kernels, scale=scale)
   out, pull = jax.vjp(attend, q, k, v)
-  return out, shell.forward(q, k, v, plan, scale)[1], pull(w)
+  return out, kernels.forward(q, k, v, plan, scale)[1], pull(w)
 
 
 def check(case, args, results):
@@ -45,7 +45,7 @@ def check(case, args, results):
 def interpret(case, heads, kv_heads, head_dim):
   args = mask_cases.inputs(case, heads, kv_heads, head_dim)
   with interpreted():
-    results = jax.block_until_ready(run(case.rule, *args, tpu_flash.SHELL, tpu_flash.prepare))
+    results = jax.block_until_ready(run(case.rule, *args, tpu_flash.FLASH, tpu_flash.prepare))
   check(case, args, results)
 
 
@@ -85,7 +85,7 @@ def test_bfloat16_stays_bfloat16_and_close():
   case = CASES["sbd_documents"]
   args = tuple(jnp.asarray(x, jnp.bfloat16) for x in mask_cases.inputs(case, 2, 1, 8))
   with interpreted():
-    results = jax.block_until_ready(run(case.rule, *args, tpu_flash.SHELL, tpu_flash.prepare))
+    results = jax.block_until_ready(run(case.rule, *args, tpu_flash.FLASH, tpu_flash.prepare))
   out, lse, grads = results
   assert {x.dtype for x in (out, *grads)} == {jnp.dtype(jnp.bfloat16)} and lse.dtype == jnp.float32
   exact = [np.asarray(x, np.float64) for x in args]
@@ -105,10 +105,10 @@ def test_remat_policies_keep_what_the_kernels_gave():
   case = CASES["causal"]
   q, k, v, _ = mask_cases.inputs(case, 2, 1, 8)
   tiles = jax.eval_shape(lambda: tile_map.make(case.rule, L, L, block_q=128, block_k=128))
-  shell = flash.REFERENCE._replace(forward=flash_forward)
+  kernels = flash.REFERENCE._replace(forward=flash_forward)
 
   def loss(policy, q, tiles):
-    attend = lambda q: jnp.sum(flash.flash(q, k, v, tiles, shell=shell, scale=1.0) ** 2)
+    attend = lambda q: jnp.sum(flash.flash(q, k, v, tiles, kernels=kernels, scale=1.0) ** 2)
     return jax.checkpoint(attend, policy=REMAT_POLICIES[policy])(q)
 
   def forwards(policy):

@@ -92,7 +92,7 @@ def cache_of(slots, batch=2, kv_heads=2, head_dim=32, layers=3):
 def windows(q, k, v, caches, layer, rule):
   num_queries, slots = q.shape[2], caches[0].shape[3]
   plan = xla.plan(rule, num_queries, slots + num_queries)
-  keys, values = ((parts.Layer(c, layer), x) for c, x in zip(caches, (k, v), strict=True))
+  keys, values = ((parts.StackedLayer(c, layer), x) for c, x in zip(caches, (k, v), strict=True))
   return xla.attend(q, keys, values, plan)
 
 
@@ -100,7 +100,7 @@ def test_a_window_reads_the_used_chunks_of_its_layer_and_nothing_else():
   """Everything else is not a number, and would be found in the result."""
   slots, lengths = 2048, np.array([70, 300])
   caches = cache_of(slots)
-  chunk = xla.chunk_size(parts.Layer(caches[0], 1))
+  chunk = xla.chunk_size(parts.StackedLayer(caches[0], 1))
   assert 0 < chunk and 4 * chunk <= slots
   rng = np.random.default_rng(1)
   q = rng.normal(size=(2, 4, 3, 32)).astype(np.float32)
@@ -131,7 +131,7 @@ def test_chunks_that_are_seen_need_not_be_next_to_each_other():
   visits = xla_loop.visits(bounds, 1024, block_q=1, block_k=64)
   assert int(visits.count[0]) == 4 and visits.tiles[0, :4].tolist() == [0, 1, 14, 15]
   q = np.random.default_rng(1).normal(size=(1, 2, 1, 32)).astype(np.float32)
-  k, v = (parts.Layer(jnp.asarray(x), jnp.int32(2)) for x in caches)
+  k, v = (parts.StackedLayer(jnp.asarray(x), jnp.int32(2)) for x in caches)
   out = quick_jit(xla_loop.attend)(q, (k,), (v,), (visits,))
   held = np.r_[0:100, 900:1024]
   k, v = (x[2][:, :, held] for x in caches)

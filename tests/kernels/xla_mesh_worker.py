@@ -28,7 +28,9 @@ def decoded(q, k, v, cached, length):
   plan = xla.plan(masks.Cached(length, jnp.zeros_like(length), 2), 2, SLOTS + 2)
 
   def layer(q, i):
-    return xla.attend(q, (parts.Layer(cached, i), k), (parts.Layer(-cached, i), v), plan), None
+    return xla.attend(
+      q, (parts.StackedLayer(cached, i), k), (parts.StackedLayer(-cached, i), v), plan
+    ), None
 
   return jax.lax.scan(layer, q, jnp.arange(cached.shape[0]))[0]
 

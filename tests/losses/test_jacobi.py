@@ -57,7 +57,7 @@ def interleaved(found):
 def packed_batch(found):
   """The public sample as a batch of one.
 
-  What the public code does behind the end of the text is done here too: the clean half has the
+  What the public code does after the end of the text is done here too: the clean half has the
   pad token there, and consistency counts all of the last block, whose last token would predict one
   more.
   """
@@ -259,7 +259,7 @@ def test_nothing_behind_the_end_counts():
 
 
 def test_one_block_of_cllm_is_the_clean_mask_with_a_later_start():
-  """Equation 5: a noisy half of one block behind clean text, whichever block that is."""
+  """Equation 5: a noisy half of one block after clean text, whichever block that is."""
   batch, config = batch_of(), dataclasses.replace(BASE, mask="clean", normalisation="blocks")
   whole = naive({k: v[:1] for k, v in batch.items()}, dataclasses.replace(config, ar_weight=0.0))
   parts = []

@@ -7,7 +7,7 @@ measured against.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,8 @@ class AR(Method):
   Attributes:
     token: token choice.
   """
+
+  one_token: ClassVar[bool] = True
 
   token: TokenSampler = Greedy()
 

@@ -17,11 +17,12 @@ from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
 from sbdjax.nn import rope
+from sbdjax.nn.config import TransformerConfig
 
 
 def read(
   folder: pathlib.Path,
-  dtype: str | None,
+  in_dtype: Callable[[TransformerConfig], TransformerConfig],
   shardings: Callable[[Any], Any],
   attention: str = "auto",
 ) -> tuple[LM, Any, tokenizers.Tokenizer | None, GenerationDefaults]:
@@ -29,7 +30,8 @@ def read(
 
   Args:
     folder: holds config.json and safetensors; tokenizer files and generation_config.json if any.
-    dtype: of parameters and activations; None: the one config.json names, else float32.
+    in_dtype: a model's configuration, in the dtype config.json names (else float32) -> that with
+      the dtype wanted.
     shardings: tree of shapes -> tree of shardings the parameters are put into.
     attention: how attention is computed, as of `lm.make_lm`.
 
@@ -45,7 +47,8 @@ def read(
   tokenizer = _tokenizer(folder, settings)
   mask_id = _mask_id(family, settings, tokenizer)
   settings.setdefault("torch_dtype", _stored_dtype(tensors))
-  config = configs.from_settings(family, settings, mask_id=mask_id, dtype=dtype, where=where)
+  config = configs.from_settings(family, settings, mask_id=mask_id, dtype=None, where=where)
+  config = in_dtype(config)
   usual = rope.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
   config = dataclasses.replace(config, rope_frequencies=tensors.rope_frequencies(usual))
   if tokenizer is not None and mask_id is not None:

@@ -11,7 +11,7 @@ from tests.reference import network, reveal, visibility
 
 
 def reference_ar(choose):
-  """One token a forward, everything recomputed each time."""
+  """One token per forward, everything recomputed each time."""
 
   def run(logits_fn, prompt, limit, key):
     x, steps = list(prompt), []

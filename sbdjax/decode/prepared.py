@@ -1,0 +1,49 @@
+"""Parameters prepared for a method, once for all who decode with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import Any
+
+from sbdjax.decode.method import Method
+from sbdjax.lm import LM
+from sbdjax.sigma_lm import SigmaLM
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Entry:
+  """What `params` became; it keeps them, so that no other object takes their id meanwhile."""
+
+  lm: LM | SigmaLM
+  params: Any
+  prepared: Any
+
+
+# One result for all decoders, as long as any of them holds it.
+_ENTRIES: weakref.WeakValueDictionary[tuple[int, int, bool], _Entry] = weakref.WeakValueDictionary()
+
+
+class Prepared:
+  """`lm.prepare` of the last parameters given, made once per object.
+
+  Parameters are told apart by identity: arrays put into the same dict afterwards are not seen.
+  """
+
+  def __init__(self, lm: LM | SigmaLM):
+    self._lm = lm
+    self._entries: dict[bool, _Entry] = {}
+
+  def __call__(self, method: Method, params: Any, batch: int) -> Any:
+    """`params` for `method` on `batch` rows."""
+    one = method.one_token and batch == 1
+    if any(entry.params is not params for entry in self._entries.values()):
+      self._entries = {}
+    if one not in self._entries:
+      key = (id(self._lm), id(params), one)
+      entry = _ENTRIES.get(key)
+      if entry is None:
+        entry = _Entry(self._lm, params, self._lm.prepare(params, 1 if one else 2))
+        _ENTRIES[key] = entry
+      self._entries[one] = entry
+    return self._entries[one].prepared
