@@ -43,7 +43,7 @@ def test_importing_the_package_starts_nothing():
 
 def test_the_example_of_the_readme_is_that_of_the_package_and_runs(capsys):
   readme = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
-  (example,) = re.findall(r"^```python\n(import sbdjax\n.*?)\nsbdjax.train", readme, re.M | re.S)
+  (example,) = re.findall(r"^```python\n(import sbdjax\n.*?)^```$", readme, re.M | re.S)
   assert textwrap.indent(example, "    ").strip() in sbdjax.__doc__
   exec(example, {})
   text, tpf = capsys.readouterr().out.rstrip().rsplit(" ", 1)

@@ -4,7 +4,6 @@ import pytest
 
 from sbdjax.cli import rounds, sweep, trajectories
 from sbdjax.cli.common import load_config
-from sbdjax.evals.sweep import key_of
 from sbdjax.train.settings import parse_settings, schema
 
 
@@ -39,21 +38,6 @@ def test_one_round_on_trajectories_that_are_there():
   assert rounds.read(path) is None
   settings = parse_settings(load_config(path, {"data.path": "there"}, schema))
   assert settings.data.path == "there" and settings.data.source == "trajectories"
-
-
-@pytest.mark.parametrize(
-  ("flag", "points"),
-  [
-    ("preset:stories_jacobi_sweep:methods", 14),
-    ("preset:stories_jacobi_sweep:blocks", 15),
-    ("preset:stories_jacobi_sweep:ablation", 9),
-    ("preset:stories_jacobi_search", 12),
-  ],
-)
-def test_every_point_of_the_sweeps_has_settings_with_an_effect(flag, points):
-  config = load_config(flag, {}, sweep.schema)
-  built = [sweep.make_point(config, entry) for entry in sweep.read_grid(flag)]
-  assert len({key_of(p.settings(0)) for p in built}) == len(built) == points
 
 
 def test_the_search_names_what_its_points_have():

@@ -1,12 +1,16 @@
 """The sweep verb: what a point records, and that an interrupted sweep goes on where it was."""
 
+import importlib
 import json
 
 import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
+from sbdjax import presets
 from sbdjax.cli import flags
+from sbdjax.cli import sweep as verb
+from sbdjax.cli.common import load_config
 from sbdjax.evals import sweep
 from tests.cli import checkpoints
 
@@ -147,6 +151,23 @@ def test_config_files_that_are_no_sweep(tmp_path, capsys):
   path.write_text(path.read_text() + "def get_sweep():\n  return []\n")
   assert entry.main(["sweep", f"--config={path}", f"--workdir={tmp_path}/w"]) == 2
   assert "at least one dict" in capsys.readouterr().err
+
+
+def shipped():
+  """Every preset that is a sweep, in each of its variants; one in CAPITALS stands for a value."""
+  for name in presets.names():
+    module = importlib.import_module(f"sbdjax.presets.{name}")
+    if hasattr(module, "get_sweep"):
+      variants = [f":{v}" for v in getattr(module, "VARIANTS", ()) if v != v.upper() or v.isdigit()]
+      yield from (f"preset:{name}{variant}" for variant in variants or [""])
+
+
+@pytest.mark.parametrize("flag", list(shipped()))
+def test_every_point_of_a_shipped_sweep_has_settings_with_an_effect(flag, capsys):
+  config, grid = load_config(flag, {}, verb.schema), verb.read_grid(flag)
+  built = [sweep.make_point(config, entry, flags.note) for entry in grid]
+  assert len({sweep.key_of(p.settings(0)) for p in built}) == len(grid) > 5
+  assert capsys.readouterr().err == ""  # the names of today
 
 
 def test_the_shipped_config_spans_the_bounds_of_the_quickstart():
