@@ -9,7 +9,7 @@ import importlib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from sbdjax.errors import UsageError
 
@@ -168,7 +168,7 @@ def to_dataclass(cls: type[T], section: Section, where: str = "config") -> T:
   """
   cls = class_for(cls, section)
   hints, missing = field_types(cls), dataclasses.MISSING
-  fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+  fields = {f.name: f for f in dataclasses.fields(cast(Any, cls)) if f.init}
   for key in section:
     if key not in fields:
       raise UsageError(

@@ -70,8 +70,9 @@ class Parser(argparse.ArgumentParser):
   def error(self, message: str) -> NoReturn:
     raise UsageError(f"{self.prog}: {message}")
 
-  # argparse declares overloads.
-  def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+  def parse_args(  # type: ignore[override]  # argparse declares overloads
+    self, args: Any = None, namespace: Any = None
+  ) -> Any:
     parsed, rest = self.parse_known_args(args, namespace)
     if rest:
       flag = rest[0].split("=", 1)[0]

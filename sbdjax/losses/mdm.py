@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -101,7 +101,7 @@ def check_noise(schedule: str, weighting: str) -> None:
 
 def as_bound(loss: L) -> L:
   """`loss` with the schedule and weighting that make it the likelihood bound."""
-  return dataclasses.replace(loss, schedule="linear", weighting="bound")  # type: ignore[type-var]
+  return dataclasses.replace(cast(Any, loss), schedule="linear", weighting="bound")
 
 
 def draw_order(batch: Batch, key: jax.Array, schedule: str) -> Order:
