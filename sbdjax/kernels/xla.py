@@ -110,4 +110,5 @@ def attend(
     chunk = max(plan.loops)
   if chunk in plan.loops:
     return xla_loop.attend(q_BxHxTxDh, keys, values, plan.loops[chunk])
+  assert plan.tiles is not None  # `plan` makes loops wherever it makes no tiles
   return xla_tiles.attend(q_BxHxTxDh, keys, values, plan.tiles)

@@ -119,13 +119,19 @@ class _Softmax(NamedTuple):
   out: jax.Array
 
 
-def _none_seen(q_BxKxRxDh) -> _Softmax:
+def _none_seen(q_BxKxRxDh: jax.Array) -> _Softmax:
   # From the queries, so that inside of `shard_map` it varies over the devices as they do.
   zeros = jnp.zeros_like(q_BxKxRxDh, jnp.float32)
   return _Softmax(zeros[..., 0] + EMPTY, zeros[..., 0], zeros)
 
 
-def _add_keys(state: _Softmax, q_BxKxRxDh, k_BxKxCxDh, v_BxKxCxDh, visible_BxTxC) -> _Softmax:
+def _add_keys(
+  state: _Softmax,
+  q_BxKxRxDh: jax.Array,
+  k_BxKxCxDh: jax.Array,
+  v_BxKxCxDh: jax.Array,
+  visible_BxTxC: jax.Array,
+) -> _Softmax:
   """`state` after C more keys."""
   scores = _scores(q_BxKxRxDh, k_BxKxCxDh, visible_BxTxC)
   top = jnp.maximum(state.top, jnp.max(scores, axis=-1))
@@ -141,7 +147,7 @@ def _add_keys(state: _Softmax, q_BxKxRxDh, k_BxKxCxDh, v_BxKxCxDh, visible_BxTxC
   return _Softmax(top, total, state.out * fade[..., None] + out)
 
 
-def _scores(q_BxKxRxDh, k_BxKxCxDh, visible_BxTxC) -> jax.Array:
+def _scores(q_BxKxRxDh: jax.Array, k_BxKxCxDh: jax.Array, visible_BxTxC: jax.Array) -> jax.Array:
   """Scores [B, K, R, C], HIDDEN where nothing is seen; row g T + t is of query t."""
   scores = jnp.einsum("bkrd,bksd->bkrs", q_BxKxRxDh, k_BxKxCxDh, preferred_element_type=jnp.float32)
   shape = scores.shape
@@ -149,7 +155,9 @@ def _scores(q_BxKxRxDh, k_BxKxCxDh, visible_BxTxC) -> jax.Array:
   return jnp.where(visible_BxTxC[:, None, None], by_query, HIDDEN).reshape(shape)
 
 
-def _each_tile(visits: Visits, i, step: Callable[[Any, Any, jax.Array], Any], state: Any) -> Any:
+def _each_tile(
+  visits: Visits, i: jax.Array, step: Callable[[Any, Any, jax.Array], Any], state: Any
+) -> Any:
   """`step(state, first key, visible [B or 1, block_q, block_k])` for the visits of query tile i."""
   block_q, block_k, num_keys = visits.block_q, visits.block_k, visits.num_keys
   bounds = jax.lax.dynamic_slice_in_dim(visits.bounds, i * block_q, block_q, axis=2)
@@ -176,15 +184,15 @@ class _QueryTiles(NamedTuple):
   batch: int
   kv_heads: int
   block_q: int
-  count: int
+  tiles: int
 
   def pad(self, x: jax.Array) -> jax.Array:
     """[B, K, H / K, T_pad, ...]; padding is zeros."""
     x = x.reshape(self.batch, self.kv_heads, -1, *x.shape[2:])
-    missing = self.count * self.block_q - x.shape[3]
+    missing = self.tiles * self.block_q - x.shape[3]
     return jnp.pad(x, [(0, missing if axis == 3 else 0) for axis in range(x.ndim)])
 
-  def cut(self, padded: jax.Array, i) -> jax.Array:
+  def cut(self, padded: jax.Array, i: jax.Array) -> jax.Array:
     """Tile i."""
     tile = jax.lax.dynamic_slice_in_dim(padded, i * self.block_q, self.block_q, axis=3)
     return tile.reshape(*tile.shape[:2], -1, *tile.shape[4:])
@@ -194,11 +202,13 @@ class _QueryTiles(NamedTuple):
     group = like.shape[1] // self.kv_heads
     x = tiles.reshape(*tiles.shape[:3], group, self.block_q, *tiles.shape[4:])
     x = jnp.moveaxis(x, 0, 3)
-    x = x.reshape(self.batch, like.shape[1], self.count * self.block_q, *x.shape[5:])
+    x = x.reshape(self.batch, like.shape[1], self.tiles * self.block_q, *x.shape[5:])
     return x[:, :, : like.shape[2]]
 
 
-def _tiles_of(q_BxHxTxDh, keys, plan) -> _QueryTiles:
+def _tiles_of(
+  q_BxHxTxDh: jax.Array, keys: tuple[KVPart, ...], plan: tuple[Visits, ...]
+) -> _QueryTiles:
   return _QueryTiles(q_BxHxTxDh.shape[0], keys[0].shape[1], plan[0].block_q, plan[0].tiles.shape[0])
 
 
@@ -221,10 +231,10 @@ def _forward(q_BxHxTxDh, keys, values, plan):
     lse = jnp.where(state.total > 0, state.top + jnp.log(total), EMPTY)
     return (state.out / total[..., None]).astype(q.dtype), lse
 
-  if tiles.count == 1:
+  if tiles.tiles == 1:
     o, lse = (x[None] for x in one(0))
   else:
-    o, lse = jax.lax.map(one, jnp.arange(tiles.count, dtype=jnp.int32))
+    o, lse = jax.lax.map(one, jnp.arange(tiles.tiles, dtype=jnp.int32))
   return tiles.join(o, q_BxHxTxDh), tiles.join(lse, q_BxHxTxDh)
 
 
@@ -254,7 +264,7 @@ def _gradients(q_BxHxTxDh, keys, values, d_o, lse, delta, plan):
 
   like = lambda x: jnp.zeros_like(x, jnp.float32)
   of_keys = tuple((like(k), like(v)) for k, v in zip(keys, values, strict=True))
-  of_keys, d_q = jax.lax.scan(one, of_keys, jnp.arange(tiles.count, dtype=jnp.int32))
+  of_keys, d_q = jax.lax.scan(one, of_keys, jnp.arange(tiles.tiles, dtype=jnp.int32))
   d_k, d_v = (
     tuple(x.astype(part.dtype) for x, part in zip(found, given, strict=True))
     for found, given in zip(zip(*of_keys, strict=True), (keys, values), strict=True)

@@ -64,7 +64,7 @@ def attend(
   return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
 
 
-def _pieces(spans, sizes) -> list[tuple[int, int, int]]:
+def _pieces(spans: list[tuple[int, int]], sizes: list[int]) -> list[tuple[int, int, int]]:
   """Global key ranges as (part, start, stop) local ranges, in order."""
   pieces, offset = [], 0
   bounds = []
@@ -97,8 +97,8 @@ def _softmax_attention(q_BxKxRxDh, ks, vs, visible_Bx1xRxS):
 
 
 def _softmax_attention_fwd(q, ks, vs, visible):
-  scores = [jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32) for k in ks]
-  scores = scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
+  of_parts = [jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32) for k in ks]
+  scores = of_parts[0] if len(of_parts) == 1 else jnp.concatenate(of_parts, axis=-1)
   scores = jnp.where(visible, scores, _NEG)
   top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), _NEG / 2)  # no key: all weights 0
   weights = jnp.exp(scores - top)
@@ -111,7 +111,7 @@ def _softmax_attention_fwd(q, ks, vs, visible):
 def _softmax_attention_bwd(residuals, d_out):
   q, ks, vs, probs, out = residuals
   delta = jnp.sum((d_out * out).astype(jnp.float32), axis=-1, keepdims=True)
-  d_q, d_ks, d_vs = 0.0, [], []
+  d_q, d_ks, d_vs = jnp.zeros_like(q), [], []
   for k, v, p in zip(ks, vs, _split(probs, vs), strict=True):
     d_p = jnp.einsum("bkqd,bksd->bkqs", d_out, v, preferred_element_type=jnp.float32)
     d_scores = (p * (d_p - delta)).astype(q.dtype)
