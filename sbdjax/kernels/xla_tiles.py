@@ -8,6 +8,8 @@ costs too much, `kernels.xla_loop` takes over.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -64,7 +66,7 @@ def attend(
   return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
 
 
-def _pieces(spans: list[tuple[int, int]], sizes: list[int]) -> list[tuple[int, int, int]]:
+def _pieces(spans: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
   """Global key ranges as (part, start, stop) local ranges, in order."""
   pieces, offset = [], 0
   bounds = []
