@@ -19,7 +19,7 @@ import math
 import pathlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -317,7 +317,7 @@ def show(line: dict[str, Any]) -> str:
   )
 
 
-def main() -> int:
+def main(cases: Sequence[Case] = CASES) -> int:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--only", default="", help="beginnings of names, separated by commas")
   parser.add_argument("--list", action="store_true", help="name the cases and stop")
@@ -325,7 +325,7 @@ def main() -> int:
   parser.add_argument("--lasting", type=float, default=0.2, help="seconds per measurement")
   parser.add_argument("--out", type=pathlib.Path, default=OUT, help="JSON lines; added to")
   args = parser.parse_args()
-  chosen = [case for case in CASES if case.name.startswith(tuple(args.only.split(",")))]
+  chosen = [case for case in cases if case.name.startswith(tuple(args.only.split(",")))]
   if not chosen:
     parser.error(f"no case begins with {args.only!r}: see --list")
   if args.list:

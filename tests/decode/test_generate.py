@@ -164,7 +164,7 @@ def test_methods_that_fill_in_any_order_take_empty_prompts():
 
 
 def test_a_method_for_another_kind_of_model_is_refused(decoder):
-  with pytest.raises(UsageError, match="SSMD is not for this kind of model: it decodes SigmaLM"):
+  with pytest.raises(UsageError, match="ssmd is not for this kind of model: choose one of ar"):
     list(decoder.generate(SSMD(), PARAMS, PROMPTS, jax.random.key(0)))
 
 
