@@ -113,7 +113,7 @@ def over_cache(model: str, slots: int, used: int, tokens: int, batch: int = 1) -
 
         def layer(q, i):
           keys, values = (
-            (parts.Layer(cached, i), x) for cached, x in ((cached_k, k), (cached_v, v))
+            (parts.StackedLayer(cached, i), x) for cached, x in ((cached_k, k), (cached_v, v))
           )
           return way.attend(q, keys, values, plan), None
 
@@ -228,7 +228,7 @@ def prefill(model: str, prompt: int, slots: int) -> Case:
       def run(q, cached_k, cached_v, k, v, length):
         mask = masks.Cached(length, jnp.zeros_like(length), num_causal=prompt)
         plan = way.plan(mask, prompt, slots + prompt)
-        layer = lambda x: parts.Layer(x, jnp.int32(0))
+        layer = lambda x: parts.StackedLayer(x, jnp.int32(0))
         return way.attend(q, (layer(cached_k), k), (layer(cached_v), v), plan)
 
       return run

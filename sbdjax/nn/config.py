@@ -15,8 +15,8 @@ from sbdjax.nn import rope
 _keep = jax.checkpoint_policies
 _KEEP_ATTENTION = _keep.save_only_these_names(flash.OUTPUT, flash.LOG_SUM_EXP)
 # What backward may keep of a layer. "none": everything; "full": nothing but the layer's input;
-# "attention": what the attention kernels give, so that they do not run twice (nothing with plain
-# XLA); "dots": that, and results of weight products (not of attention's batched ones).
+# "attention": what the attention kernels give, so that they do not run twice (with plain XLA,
+# of long texts only); "dots": that, and results of weight products (not of attention's batched ones).
 REMAT_POLICIES = {
   "none": None,
   "full": _keep.nothing_saveable,

@@ -1,6 +1,6 @@
 """Parameters prepared once for decoding on a CPU: same network, arrays as its products want them.
 
-Three things, each measured (`experiments/benchmarks/cpu_losses.py`):
+Three things (`experiments/benchmarks/cases_prepare.py` measures them):
 
 layers      `nn.scan` over stacked layers copies the weights of each before it multiplies by them.
             Separate arrays are multiplied as they lie.
@@ -66,7 +66,7 @@ def on_one_cpu(params: Any) -> bool:
 def network(params: Any, rows: int) -> Any:
   """The parameters of a `Transformer`, prepared for forwards of `rows` rows; see `LM.prepare`."""
   head = params["head"] if "head" in params else params["embedding"]
-  # One row reads columns of [D, V] in 0.75 of the time of rows of [V, D].
+  # One row reads columns of [D, V] faster than rows of [V, D].
   columns = jax.device_put(np.ascontiguousarray(np.asarray(head).T)) if rows == 1 else None
   return layers(params, rows) | {HEAD: Head(Transposed(head), columns)}
 
