@@ -213,7 +213,7 @@ def test_tiles_of_queries_are_even_and_little_of_them_is_padding(length):
 
 def test_prompts_and_long_texts_take_the_loop():
   plan = lambda n: jax.eval_shape(lambda: xla.plan(masks.SBDTrain(4), n, n))
-  plans = [plan(n) for n in (256, 512)]
+  plans = [plan(n) for n in (2048, 4096)]
   assert [p.tiles is None for p in plans] == [False, True]
   assert [list(p.loops) for p in plans] == [[], [0]]
   rule = masks.Cached(jnp.array([0]), jnp.array([0]), num_causal=65)
