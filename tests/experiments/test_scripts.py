@@ -37,6 +37,7 @@ def test_shell_scripts_name_scripts_and_settings_that_exist(path):
   assert set(re.findall(r"decoder\.(\w+)=", text)) <= registry.known_names()
 
 
+@pytest.mark.long
 def test_agreement_compares_freedave_with_static_decoding():
   module = script("freedave_stories260k/agreement")
   lm = models.lm_of(mask_id=12)
@@ -54,6 +55,7 @@ def test_agreement_compares_freedave_with_static_decoding():
     assert from_flat({"name": "freedave", **settings}).flat().items() >= settings.items()
 
 
+@pytest.mark.long
 def test_stories_are_collected_from_the_base_model(tmp_path):
   module = script("sbd_stories260k/collect")
   (tmp_path / "stories.txt").write_text("Once upon a time<|endoftext|>Lily had a big red ball")

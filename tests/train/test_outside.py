@@ -158,6 +158,7 @@ def test_both_by_flags_are_trained_recorded_resumed_evaluated_and_decoded(my_lab
   assert entry.main(["generate", f"--checkpoint={workdir}", *decode]) == 0
 
 
+@pytest.mark.long
 def test_both_registered_from_python(my_lab, tmp_path):
   """A class says what evaluations measure and how its model is decoded."""
   own = importlib.import_module("my_lab.losses")
