@@ -43,7 +43,10 @@ def test_forward_equals_numpy(name, rows):
 
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("widths", [(1,) * 4, (5, 1, 3)])
-@pytest.mark.parametrize("changes", [{}, dict(remat="full", tie_embeddings=False)])
+@pytest.mark.parametrize(
+  "changes",
+  [{}, pytest.param(dict(remat="full", tie_embeddings=False), marks=pytest.mark.long)],
+)
 def test_cached_windows_equal_those_of_stacked_parameters(widths, rows, changes):
   lm = models.lm_of(**changes)
   params = models.random_params(lm)
