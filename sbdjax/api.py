@@ -21,12 +21,14 @@ from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.diffusion.static import Static
 from sbdjax.decode.generate import Decoder, Result
-from sbdjax.decode.method import Method, need_mask_token
+from sbdjax.decode.method import Method
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
-from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.interop.pretrained import EMBEDDED, Pretrained, load_pretrained
 from sbdjax.likelihood import elbo
+from sbdjax.lm import LM
+from sbdjax.nn.config import need_mask_token
 from sbdjax.sigma_lm import SigmaLM
 
 # A text, or its token ids.
@@ -81,8 +83,9 @@ def generate(
   """Continues prompts, in order, `batch_size` at a time.
 
   What the checkpoint says of its decoding (EOS, attention, shift, block size) holds where `method`
-  leaves it open. Calls with one model and one `max_tokens` share compiled programs; numbers such as
-  gamma may differ between them.
+  leaves it open. Calls with one opened model and one `max_tokens` share compiled programs; numbers
+  such as gamma may differ between them. Open a checkpoint once with `load_pretrained` and hand it
+  over: a path is read again by every call.
 
   Args:
     model: an opened checkpoint, or what `load_pretrained` opens.
@@ -223,7 +226,7 @@ def score(
 def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
   if not len(row):
     raise UsageError("a text to score is empty")
-  mask_id = need_mask_token(model.lm, "it has no any-order bound")
+  mask_id = need_mask_token(model.lm.config, "it has no any-order bound")
   tokens = np.asarray([row], np.int32)
   keys = jax.random.key(seed)[None]
   log_p = elbo.any_order(predictor(model.lm), mask_id, model.params, tokens, keys, samples, None)
@@ -251,13 +254,16 @@ def _prepare(
 
 
 def _open(model: Pretrained | str | os.PathLike) -> Pretrained:
-  opened = model if isinstance(model, Pretrained) else _opened(os.fspath(model))
-  return prompting.with_tokenizer(opened)
+  if isinstance(model, Pretrained):
+    return prompting.with_tokenizer(model)
+  name = os.fspath(model)
+  # Files may change between two calls, what ships inside the package does not.
+  return prompting.with_tokenizer(_shipped(name) if name in EMBEDDED else load_pretrained(name))
 
 
-@functools.lru_cache(maxsize=2)
-def _opened(path: str) -> Pretrained:
-  return load_pretrained(path)
+@functools.lru_cache(maxsize=1)
+def _shipped(name: str) -> Pretrained:
+  return load_pretrained(name)
 
 
 def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
@@ -276,9 +282,18 @@ def _ids(model: Pretrained, prompt: Prompt) -> list[int]:
   return [int(token) for token in prompt]
 
 
-@functools.lru_cache(maxsize=8)
-def _decoder(lm: Any, limits: Limits) -> Decoder:
-  return Decoder(lm, limits)
+@functools.lru_cache(maxsize=1)
+def _decoders(lm: LM | SigmaLM) -> dict[Limits, Decoder]:
+  """The decoders of the model in use; those of the one before go, with what they hold of it."""
+  del lm
+  return {}
+
+
+def _decoder(lm: LM | SigmaLM, limits: Limits) -> Decoder:
+  decoders = _decoders(lm)
+  if limits not in decoders:
+    decoders[limits] = Decoder(lm, limits)
+  return decoders[limits]
 
 
 def _output(model: Pretrained, method: Method, result: Result) -> Output:

@@ -90,6 +90,16 @@ TILES = backend.Backend(xla_tiles.plan, xla_tiles.attend)
 XLA = backend.Backend(xla.plan, xla.attend)
 
 
+def loops_plan(mask: masks.Mask, num_queries: int, num_keys: int) -> xla.XLAPlan:
+  """The plan of texts beyond `xla.MAX_PAIRS`, whatever the length."""
+  with mock.patch.object(xla, "MAX_PAIRS", 0):
+    return xla.plan(mask, num_queries, num_keys)
+
+
+# What texts up to that length take is `xla_tiles`, as before: these cases say what loops would cost.
+LOOPS = backend.Backend(loops_plan, xla.attend)
+
+
 def normal(*shapes: tuple[int, ...]) -> list[jax.Array]:
   rng = np.random.default_rng(0)
   return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
@@ -128,7 +138,7 @@ def over_cache(model: str, slots: int, used: int, tokens: int, batch: int = 1) -
 
 
 def training_attention(model: str, length: int, batch: int = 1) -> Case:
-  """One layer's attention under the SBD mask over [clean; masked], forward and backward."""
+  """One layer's attention under the SBD mask over [clean; masked], forward and backward, in loops."""
   m = MODELS[model]
 
   def make():
@@ -144,10 +154,10 @@ def training_attention(model: str, length: int, batch: int = 1) -> Case:
 
       return run
 
-    return compiled(program(TILES), program(XLA), (*args, jnp.int32(8)))
+    return compiled(program(TILES), program(LOOPS), (*args, jnp.int32(8)))
 
   shapes = m | dict(batch=batch, length=length)
-  return Case(f"training attention {model} L={length} B={batch}", shapes, make)
+  return Case(f"training attention in loops {model} L={length} B={batch}", shapes, make)
 
 
 def small_lm(model: str, num_layers: int, vocab_size: int, length: int):
@@ -190,10 +200,10 @@ def update(model: str, num_layers: int, vocab_size: int, length: int, batch: int
   def make():
     lm = small_lm(model, num_layers, vocab_size, length)
     before, args = block_update(TILES, lm, length, batch)
-    return compiled(before, block_update(XLA, lm, length, batch)[0], args)
+    return compiled(before, block_update(LOOPS, lm, length, batch)[0], args)
 
   sizes = dict(num_layers=num_layers, vocab_size=vocab_size, batch=batch, length=length)
-  return Case(f"update {model} L={length} B={batch}", MODELS[model] | sizes, make)
+  return Case(f"update in loops {model} L={length} B={batch}", MODELS[model] | sizes, make)
 
 
 def update_length(model: str, num_layers: int, vocab_size: int, short: int, long: int) -> Case:
@@ -279,8 +289,11 @@ def seconds(call: Callable[[], Any], times: int) -> tuple[float, float]:
   return (time.process_time() - cpu) / times, (time.perf_counter() - wall) / times
 
 
-def measure(case: Case, turns: int, lasting: float) -> dict[str, Any]:
-  """The record of a case: `turns` measurements of each side, each of about `lasting` seconds."""
+def measure(case: Case, turns: int, lasting: float, about: dict[str, Any]) -> dict[str, Any]:
+  """The record of a case: `turns` measurements of each side, each of about `lasting` seconds.
+
+  `about` is the provenance of all cases, taken before the first record changes the tree.
+  """
   pair = case.make()
   results = [jax.block_until_ready(call()) for call in (pair.before, pair.after)]
   difference = None
@@ -305,7 +318,7 @@ def measure(case: Case, turns: int, lasting: float) -> dict[str, Any]:
       "low": ratio.low,
       "high": ratio.high,
     }
-  return line | {"largest_difference": difference} | pair.facts | record.provenance()
+  return line | {"largest_difference": difference} | pair.facts | about
 
 
 def show(line: dict[str, Any]) -> str:
@@ -331,9 +344,9 @@ def main(cases: Sequence[Case] = CASES) -> int:
   if args.list:
     print("\n".join(case.name for case in chosen))
     return 0
-  lines = record.JsonLines(args.out)
+  lines, about = record.JsonLines(args.out), record.provenance()
   for case in chosen:
-    line = measure(case, args.turns, args.lasting)
+    line = measure(case, args.turns, args.lasting, about)
     lines.append(line)
     print(show(line), flush=True)
     jax.clear_caches()

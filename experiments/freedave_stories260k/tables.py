@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from sbdjax.bench import roofline
-from sbdjax.decode import registry
+from sbdjax.decode import flat_names
 from sbdjax.interop import load_pretrained
 
 # SDAR-8B and TraDo-8B (Qwen3-8B's shape): what a real model of this kind would gain.
@@ -33,7 +33,7 @@ CONTEXT = 1024  # cached tokens of the large model's forward
 
 def modern(row):
   """A record whose settings have the names of today."""
-  row["settings"]["decoder"] = registry.modern(row["settings"]["decoder"])
+  row["settings"]["decoder"] = flat_names.modern(row["settings"]["decoder"])
   return row
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sbdjax.decode import registry
+from sbdjax.decode import flat_names
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import STORED
@@ -85,11 +85,11 @@ def modern_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
   start = "decoder."
   of_decoder = {n.removeprefix(start): t for n, t in overrides.items() if n.startswith(start)}
   others = {n: t for n, t in overrides.items() if not n.startswith(start)}
-  values = registry.modern(of_decoder, "config.decoder", note)
+  values = flat_names.modern(of_decoder, "config.decoder", note)
   return others | {start + name: text for name, text in values.items()}
 
 
 def decoder_schema(given: Mapping[str, Any]) -> type:
   """The flat names of all methods as a dataclass, for overrides of a config's section `decoder`."""
-  types = registry.field_types(given) | {MAX_TOKENS: int}
+  types = flat_names.field_types(given) | {MAX_TOKENS: int}
   return dataclasses.make_dataclass("Decoder", [(n, t, None) for n, t in types.items()])

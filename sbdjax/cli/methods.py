@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sbdjax.cli.common import Parser
-from sbdjax.decode import registry
+from sbdjax.decode import flat_names, registry
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding
 from sbdjax.decode.method import Method
 from sbdjax.errors import UsageError
@@ -24,9 +24,9 @@ _WIDTH = 80
 
 def settings(cls: type) -> str:
   """`block_size=16 rule=eb_entropy gamma=0.1`: flat names with their defaults, `...` where none."""
-  fields = [(f.name, registry.default_of(f)) for f in dataclasses.fields(cls)]
+  fields = [(f.name, flat_names.default_of(f)) for f in dataclasses.fields(cls)]
   values: dict[str, Any] = {name: "..." for name, value in fields if value is dataclasses.MISSING}
-  values = values or registry.flat_part(cls(), idle=True)
+  values = values or flat_names.flat_part(cls(), idle=True)
   return " ".join(f"{name}={value}" for name, value in values.items())
 
 

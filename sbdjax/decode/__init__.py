@@ -20,7 +20,8 @@ Where to find what the papers say:
     jacobi/recycling.py     rejection recycling
     any_order/mdm.py        masked diffusion: ancestral, first-hitting, by confidence
     any_order/ssmd.py       self-speculative masked diffusion (Algorithms 2 and 3)
-    base.py, registry.py    the sampler interface; methods and parts by name
+    base.py                 the sampler interface, and the bookkeeping of rows
+    registry.py             methods and parts by name; flat_names.py: their settings
 """
 
 from sbdjax.decode.any_order.mdm import MDM, Ancestral, ByConfidence, FirstHitting
@@ -42,12 +43,13 @@ from sbdjax.decode.diffusion.network import (
 )
 from sbdjax.decode.diffusion.schedule import StaticSteps, Threshold
 from sbdjax.decode.diffusion.static import Dynamic, Static
+from sbdjax.decode.flat_names import build, flat
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.jacobi.drafts import FromText, FromVocabulary
 from sbdjax.decode.jacobi.jacobi import Jacobi, JacobiMultiblock, JacobiWindow
 from sbdjax.decode.jacobi.recycling import NGrams, NoPool, Points
 from sbdjax.decode.method import Canvas, Method, Part
-from sbdjax.decode.registry import build, flat, register
+from sbdjax.decode.registry import register
 from sbdjax.decode.rules import (
   ConfidenceThreshold,
   EBConfidence,

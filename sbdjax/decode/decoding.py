@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sbdjax.decode import registry
+from sbdjax.decode import flat_names, registry
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.method import Defaults, Method
@@ -47,7 +47,7 @@ class Decoding:
 
   def flat(self) -> dict[str, Any]:
     """The settings that have an effect, for records."""
-    return {MAX_TOKENS: self.max_tokens, **registry.flat(self.method)}
+    return {MAX_TOKENS: self.max_tokens, **flat_names.flat(self.method)}
 
   def limits(self, eos_ids: tuple[int, ...]) -> Limits:
     """When rows end."""
@@ -74,10 +74,10 @@ def from_flat(
   """The settings of flat names, like {"name": "sbd", "gamma": 0.2, "max_tokens": 100}.
 
   Raises:
-    UsageError: see `registry.build`.
+    UsageError: see `flat_names.build`.
   """
   values = dict(given)
   limit = {}
   if MAX_TOKENS in values:
     limit[MAX_TOKENS] = read(values.pop(MAX_TOKENS), int, f"{where}.{MAX_TOKENS}")
-  return Decoding(registry.build(values, read, where, note, spare), **limit)
+  return Decoding(flat_names.build(values, read, where, note, spare), **limit)

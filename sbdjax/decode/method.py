@@ -15,7 +15,6 @@ import jax
 
 from sbdjax import pytree
 from sbdjax.decode.base import Limits, Sampler
-from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 
 M = TypeVar("M", bound="Method")
@@ -33,6 +32,10 @@ class Part(pytree.Struct):
   def idle(self) -> tuple[str, ...]:
     """Fields without effect, given the others; records leave them out and flags refuse them."""
     return ()
+
+
+# What a method that fills masks may be told of the model's attention; AUTO: the checkpoint says.
+AUTO, ATTENTION = "auto", ("full", "block_causal")
 
 
 class Defaults(Protocol):
@@ -107,10 +110,3 @@ class Method(pytree.Struct):
   def idle(self) -> tuple[str, ...]:
     """Fields without effect, given the others; records leave them out and flags refuse them."""
     return ()
-
-
-def need_mask_token(lm: Any, use: str) -> int:
-  """The mask token of `lm`. Raises UsageError where it has none; `use` says what needs it."""
-  if lm.config.mask_id is None:
-    raise UsageError(f"this checkpoint has no mask token: {use}")
-  return lm.config.mask_id

@@ -17,10 +17,10 @@ from jax.typing import ArrayLike
 
 from sbdjax.decode.any_order.mdm import Ancestral, Predict, predictor
 from sbdjax.decode.any_order.windows import Cosine
-from sbdjax.decode.method import need_mask_token
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
+from sbdjax.nn.config import need_mask_token
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -44,7 +44,7 @@ def _summary(name: str, log_prob_BxN: ArrayLike, given_L: np.ndarray) -> elbo.Es
 
 
 def _predictor(model: Pretrained) -> tuple[Predict, int]:
-  return predictor(model.lm), need_mask_token(model.lm, "it has no likelihood in any order")
+  return predictor(model.lm), need_mask_token(model.lm.config, "it has no likelihood in any order")
 
 
 def any_order(

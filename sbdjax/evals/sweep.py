@@ -15,7 +15,7 @@ import jax
 from sbdjax.bench.timing import Pass, TimedDecoder, summarise
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
-from sbdjax.decode import registry
+from sbdjax.decode import flat_names
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import DataError, UsageError
@@ -85,7 +85,7 @@ class Point(NamedTuple):
 def key_of(settings: Mapping[str, Any]) -> str:
   """Equal for settings with the same outcome: all but the label."""
   sweep = {name: value for name, value in settings["sweep"].items() if name != "label"}
-  decoder = registry.modern(settings["decoder"])
+  decoder = flat_names.modern(settings["decoder"])
   return json.dumps({**settings, "sweep": sweep, "decoder": decoder}, sort_keys=True)
 
 
@@ -120,10 +120,10 @@ def make_point(
     changes[section][field] = value
   sections = {name: dict(base.get(name, {})) for name in SECTIONS}
   for of in (sections, changes):
-    of["decoder"] = registry.modern(of["decoder"], note=note)
+    of["decoder"] = flat_names.modern(of["decoder"], note=note)
   values = {name: sections[name] | changes[name] for name in SECTIONS}
   # What the base says must exist, and may be of another method than that of the entry.
-  exists = registry.field_types(sections["decoder"]).keys() & sections["decoder"].keys()
+  exists = flat_names.field_types(sections["decoder"]).keys() & sections["decoder"].keys()
   return Point(
     to_dataclass(SweepConfig, values["sweep"], "sweep"),
     from_flat(values["decoder"], spare=exists - {*changes["decoder"], *needed}),
@@ -318,6 +318,6 @@ def run_sweep(
 
 def describe(point: Point) -> str:
   """`label sbd gamma=0.2`: what tells the point from its neighbours."""
-  changed = registry.changed(point.decoding.method)
+  changed = flat_names.changed(point.decoding.method)
   shown = [f"{name}={value}" for name, value in changed.items()]
   return " ".join([point.sweep.label, point.decoding.name, *shown])

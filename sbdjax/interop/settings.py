@@ -21,7 +21,7 @@ class GenerationDefaults:
     attention: "causal", "full" (every token sees every other) or "block_causal" (full inside a
       block of `block_size` counted from position 0, causal between blocks).
     block_size: of a block-causal model, else None.
-    decoding: settings its authors recommend, under their flat names in `decode.registry`
+    decoding: settings its authors recommend, under their names in `decode.flat_names`
       (temperature, top_k, top_p, max_tokens).
   """
 

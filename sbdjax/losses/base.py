@@ -46,13 +46,6 @@ def check_batch(batch: Batch, **more: tuple[str, str]) -> None:
     checks.array(f"batch[{name!r}]", batch[name], kind, sizes, axes=axes)
 
 
-def need_mask_token(lm: Any, loss: str) -> int:
-  """The mask token of `lm`. Raises UsageError where it has none; `loss` says what needs it."""
-  if lm.config.mask_id is None:
-    raise UsageError(f"the {loss} loss needs a model with a mask token: set model.mask_id")
-  return lm.config.mask_id
-
-
 class Loss:
   """Base of losses: frozen dataclasses whose fields are settings and whose objects are called.
 

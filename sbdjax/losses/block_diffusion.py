@@ -25,9 +25,11 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch, need_mask_token
+from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.halves import run_halves
 from sbdjax.losses.ntp import documents
+from sbdjax.nn.config import need_mask_token
 
 
 class Noise(NamedTuple):
@@ -101,7 +103,7 @@ class BlockDiffusionLoss(Loss):
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
     check_batch(batch, example_id=EXAMPLE_ID)
-    mask_id = need_mask_token(lm, "block_diffusion")
+    mask_id = need_mask_token(lm.config, "the block_diffusion loss needs one: set model.mask_id")
     keys_B = corruption.example_keys(key, batch["example_id"])
     noise = corruption.mask_blocks(
       keys_B,
@@ -170,12 +172,7 @@ def loss_on(
     documents=documents(batch, settings.document_mask),
     max_block_size=settings.block_size,
   )
-  hidden, _ = lm.apply(
-    params,
-    jnp.concatenate([tokens, noisy_BxL], axis=1),
-    positions_BxT=jnp.tile(batch["positions"], (1, 2)),
-    mask=mask,
-  )
+  hidden = run_halves(lm, params, batch, noisy_BxL, mask)
   nll, correct = token_nll(
     lambda h: lm.logits(params, h),
     hidden[:, length:],

@@ -26,8 +26,9 @@ from sbdjax import corruption, masks
 from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import EXAMPLE_ID, Batch, L, Loss, Metrics, check_batch, need_mask_token
+from sbdjax.losses.base import EXAMPLE_ID, Batch, L, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.nn.config import need_mask_token
 from sbdjax.nn.embedding import as_padding
 
 
@@ -124,7 +125,8 @@ def loss_on(
 ) -> tuple[jax.Array, jax.Array, Metrics]:
   """The loss of a given order; the other arguments and what is returned are those of `Loss`."""
   tokens, masked, length_B = batch["tokens"], order.hidden_places(), text_length(batch)
-  noisy = jnp.where(masked, need_mask_token(lm, "mdm"), tokens)
+  mask_id = need_mask_token(lm.config, "the mdm loss needs one: set model.mask_id")
+  noisy = jnp.where(masked, mask_id, tokens)
   hidden, _ = lm.apply(
     params,
     as_padding(noisy, length_B, lm.config.pad_id),

@@ -21,9 +21,11 @@ import jax.numpy as jnp
 from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch, need_mask_token
+from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
 from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.halves import run_halves
 from sbdjax.losses.ntp import documents, shifted
+from sbdjax.nn.config import need_mask_token
 
 # Weight of a masked token's term, from (eta_B, number of masked targets_B, number of targets_B).
 # All three have the batch's NTP target count as their one denominator.
@@ -83,7 +85,7 @@ class SBDLoss(Loss):
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     """The loss of a batch; see `Loss`."""
     check_batch(batch, example_id=EXAMPLE_ID)
-    mask_id = need_mask_token(lm, "SBD")
+    mask_id = need_mask_token(lm.config, "the SBD loss needs one: set model.mask_id")
     key_size, key_noise = jax.random.split(key)
     # Drawn from the step's key alone: every device and example of a step shares one k.
     block_size = jax.random.randint(
@@ -123,12 +125,7 @@ def loss_on(
     documents=documents(batch, settings.document_mask),
     max_block_size=settings.block_size_max,
   )
-  hidden, _ = lm.apply(
-    params,
-    jnp.concatenate([tokens, noisy_BxL], axis=1),
-    positions_BxT=jnp.tile(batch["positions"], (1, 2)),
-    mask=mask,
-  )
+  hidden = run_halves(lm, params, batch, noisy_BxL, mask)
   next_tokens, ntp_weights = shifted(batch)
   in_whole_block_L = jnp.arange(length) < (length // block_size) * block_size
   masked_weights = batch["weights"] * (masked_BxL & in_whole_block_L)

@@ -193,3 +193,18 @@ def from_record(fields: Mapping[str, Any]) -> TransformerConfig:
     raise TypeError(f"a model is recorded as a mapping of its fields, not {fields!r}")
   known = {name: value for name, value in fields.items() if name != "attention_backend"}
   return TransformerConfig(**known)
+
+
+def need_mask_token(config: TransformerConfig, why: str) -> int:
+  """The mask token of a model.
+
+  Args:
+    config: of the model.
+    why: what that means for the user, like "set model.mask_id".
+
+  Raises:
+    UsageError: it has none.
+  """
+  if config.mask_id is None:
+    raise UsageError(f"this model has no mask token: {why}")
+  return config.mask_id

@@ -4,7 +4,7 @@ import pytest
 
 from sbdjax import __main__ as entry
 from sbdjax.cli import methods
-from sbdjax.decode import registry
+from sbdjax.decode import flat_names, registry
 from sbdjax.decode.causal import sbd
 
 
@@ -27,7 +27,7 @@ def test_the_table_has_every_method_with_its_own_fields():
   shown = table["methods (--decoder.name=) and their settings (--decoder.SETTING=):"]
   assert shown.keys() == registry.REGISTRY[registry.METHOD].keys()
   for name, cls in registry.REGISTRY[registry.METHOD].items():
-    values = registry.flat_part(cls(), idle=True)
+    values = flat_names.flat_part(cls(), idle=True)
     assert shown[name] == [f"{k}={v}".replace(" ", "") for k, v in values.items()]
   assert "exit_at=block" in shown["static"] and "gamma=0.1" in shown["sbd"]
   assert table["--decoder.rule= and what it adds:"]["factor"] == ["f=1.0"]

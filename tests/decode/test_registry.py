@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sbdjax import decode, pytree
-from sbdjax.decode import registry, rules
+from sbdjax.decode import flat_names, registry, rules
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.method import Method, Part
 from sbdjax.errors import UsageError
@@ -134,7 +134,7 @@ def test_spare_settings_need_not_have_an_effect():
 
 def test_where_an_old_and_a_new_name_are_given_the_new_one_counts():
   for given in ({"guess": "a", "draft_init": "b"}, {"draft_init": "b", "guess": "a"}):
-    assert registry.modern(given) == {"draft_init": "b"}
+    assert flat_names.modern(given) == {"draft_init": "b"}
 
 
 BY_HAND = [
@@ -287,7 +287,7 @@ CANVAS_SIZES = {"ar": 0, "sbd_verified": 5, "mdm": 8, "ssmd": 8, "jacobi_multibl
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_where_it_works(name):
-  types = {n for n, _ in registry._own_types(METHODS[name])}
+  types = {n for n, _ in flat_names._own_types(METHODS[name])}
   given = {"name": name, "max_tokens": 8}
   given |= {"block_size": 4} if "block_size" in types else {}
   given |= {"attention": "full"} if "attention" in types else {}

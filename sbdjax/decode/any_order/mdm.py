@@ -24,11 +24,12 @@ from sbdjax import pytree
 from sbdjax.corruption import MASK_SCHEDULES
 from sbdjax.decode import base, canvas, rules, scores
 from sbdjax.decode.base import Generation, Limits, Sampler
-from sbdjax.decode.method import Canvas, Defaults, Method, Part, need_mask_token
+from sbdjax.decode.method import ATTENTION, AUTO, Canvas, Defaults, Method, Part
 from sbdjax.decode.tokens import Greedy, TokenSampler
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.masks import Full
+from sbdjax.nn.config import need_mask_token
 from sbdjax.nn.embedding import as_padding
 from sbdjax.sigma_lm import SigmaLM
 
@@ -36,8 +37,6 @@ from sbdjax.sigma_lm import SigmaLM
 Predict = Callable[..., jax.Array]
 
 _NEEDED = "it cannot be decoded by masked diffusion"
-# What `MDM.attention` may be: "auto" leaves it to the checkpoint.
-ATTENTION = ("auto", "full", "block_causal")
 
 
 class Unmask(Part):
@@ -201,15 +200,16 @@ class MDM(Method):
   any_order: ClassVar[bool] = True
 
   unmask: Unmask = Ancestral()
-  attention: str = pytree.static(default="auto")
+  attention: str = pytree.static(default=AUTO)
   token: TokenSampler = Greedy()
 
   def __post_init__(self) -> None:
-    if self.attention not in ATTENTION:
-      raise UsageError(f"attention={self.attention!r}: choose one of {', '.join(ATTENTION)}")
+    known = (AUTO, *ATTENTION)
+    if self.attention not in known:
+      raise UsageError(f"attention={self.attention!r}: choose one of {', '.join(known)}")
 
   def for_model(self, defaults: Defaults) -> MDM:
-    if self.attention != "auto" or defaults.attention not in ATTENTION:
+    if self.attention != AUTO or defaults.attention not in ATTENTION:
       return self
     return self.replace(attention=defaults.attention)
 
@@ -217,7 +217,7 @@ class MDM(Method):
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 
   def sampler(self, lm: LM | SigmaLM, limits: Limits) -> Sampler:
-    predict, mask_id = predictor(lm), need_mask_token(lm, _NEEDED)
+    predict, mask_id = predictor(lm), need_mask_token(lm.config, _NEEDED)
     if not isinstance(lm, SigmaLM) and self.attention != "full":
       raise UsageError(
         "decoder.name=mdm lets every token see every other, which this checkpoint was not trained "
@@ -263,7 +263,7 @@ def of_lm(lm: LM) -> Predict:
   Raises:
     UsageError: it has no mask token.
   """
-  need_mask_token(lm, _NEEDED)
+  need_mask_token(lm.config, _NEEDED)
 
   def predict(params, tokens_BxC, end_B):
     tokens_BxC = as_padding(tokens_BxC, end_B, lm.config.pad_id)

@@ -28,11 +28,12 @@ from sbdjax.cache import KVCache
 from sbdjax.decode import base
 from sbdjax.decode.base import Generation, Limits, Sampler
 from sbdjax.decode.causal.ar import prefill
-from sbdjax.decode.method import Canvas, Method, need_mask_token
+from sbdjax.decode.method import Canvas, Method
 from sbdjax.decode.rules import EBEntropy, Rule
 from sbdjax.decode.tokens import Greedy, TokenSampler
 from sbdjax.lm import LM
 from sbdjax.masks import Cached
+from sbdjax.nn.config import need_mask_token
 
 
 @pytree.dataclass
@@ -125,7 +126,7 @@ class SBD(Method):
 
 def mask_token(lm: LM) -> int:
   """The mask token of `lm`. Raises UsageError where it has none."""
-  return need_mask_token(lm, "fine-tune it with the SBD loss first")
+  return need_mask_token(lm.config, "fine-tune it with the SBD loss first")
 
 
 def predict(

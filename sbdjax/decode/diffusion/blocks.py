@@ -16,13 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import pytree
-from sbdjax.decode import base
+from sbdjax.decode import base, canvas
 from sbdjax.decode.base import Generation, Limits
-from sbdjax.decode.method import Defaults, Part
+from sbdjax.decode.method import ATTENTION, AUTO, Defaults, Part
 from sbdjax.errors import UsageError
 
-AUTO = "auto"  # as the checkpoint says
-ATTENTION = ("full", "block_causal")
 EXIT_AT = ("block", "eos")
 BLOCK_SIZE = 16  # where neither the user nor the checkpoint says
 
@@ -262,7 +260,7 @@ def close_blocks(
   start_B = jnp.where(exit_B, state.end_B, start_B)
   out = out.replace(tokens_BxC=tokens_BxC, done_B=start_B >= state.end_B)
   return state.replace(
-    out=measured(grid, out, state.end_B),
+    out=canvas.measure_text(out, grid.limits, state.end_B, grid.mask_id),
     start_B=start_B,
     opened_B=state.opened_B & (num_closed_B == 0),
   )
@@ -277,16 +275,6 @@ def exits(grid: BlockGrid, window: BlockWindow, tokens_BxW: jax.Array) -> jax.Ar
   if grid.exit_at == "block":
     return jnp.all(split(eos_BxW | ~window.inside_BxW), axis=-1)
   return jnp.any(split(eos_BxW & window.generated_BxW), axis=-1)
-
-
-def measured(grid: BlockGrid, out: Generation, end_B: jax.Array) -> Generation:
-  """Fills in how far the text is final, and where its first EOS is."""
-  index_1xC = jnp.arange(out.tokens_BxC.shape[1])[None]
-  generated_BxC = (index_1xC >= out.prompt_len_B[:, None]) & (index_1xC < end_B[:, None])
-  masked_BxC = generated_BxC & (out.tokens_BxC == grid.mask_id)
-  length_B = jnp.min(jnp.where(masked_BxC, index_1xC, end_B[:, None]), axis=1)
-  text_end_B, eos_B = base.first_eos(out, grid.limits, index_1xC, out.tokens_BxC, length_B)
-  return out.replace(length_B=length_B, eos_B=eos_B, text_end_B=text_end_B)
 
 
 def count_forward(state: BlockState, width_B: jax.Array) -> BlockState:

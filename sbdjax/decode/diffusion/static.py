@@ -17,13 +17,14 @@ import jax.numpy as jnp
 from sbdjax import pytree
 from sbdjax.decode.base import Limits, Sampler
 from sbdjax.decode.diffusion import blocks
-from sbdjax.decode.diffusion.blocks import AUTO, BlockGrid, Blocks, BlockState
+from sbdjax.decode.diffusion.blocks import BlockGrid, Blocks, BlockState
 from sbdjax.decode.diffusion.network import Forwarding
 from sbdjax.decode.diffusion.predict import Predictor
 from sbdjax.decode.diffusion.schedule import RemaskingSchedule, StaticSteps, Threshold
-from sbdjax.decode.method import Canvas, Defaults, Method, need_mask_token
+from sbdjax.decode.method import AUTO, Canvas, Defaults, Method
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+from sbdjax.nn.config import need_mask_token
 
 M = TypeVar("M", bound="DiffusionMethod")
 
@@ -64,7 +65,7 @@ class DiffusionMethod(Method):
         f"{type(self).__name__} fills masks, which this checkpoint was not trained for; if it was, "
         "say how: attention=full or block_causal"
       )
-    mask_id = need_mask_token(lm, "it cannot be decoded by diffusion")
+    mask_id = need_mask_token(lm.config, "it cannot be decoded by diffusion")
     self.predictor.check(lm.config.vocab_size)
     return self.blocks.grid(limits, mask_id)
 

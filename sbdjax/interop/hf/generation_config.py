@@ -12,7 +12,7 @@ _CUTS = {"top_k": "top_k", "top_p": "top_p"}
 
 
 def read_decoding(found: Mapping[str, Any]) -> dict[str, Any]:
-  """Decoder settings that the file sets, by their flat names in `decode.registry`; temperature 0 is greedy.
+  """Decoder settings that the file sets, by their names in `decode.flat_names`; temperature 0 is greedy.
 
   Whether "do_sample" is set decides, as in transformers: where it is false, the file's temperature,
   top_k and top_p mean nothing; where it is missing, nothing is recommended.
