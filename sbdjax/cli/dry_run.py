@@ -19,7 +19,7 @@ from sbdjax.data.rows import padding_row
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import LossFn
-from sbdjax.losses.cross_entropy import CHUNK
+from sbdjax.losses.chunks import CHUNK
 from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train.dry_run import Needs, needs

@@ -53,6 +53,13 @@ def _specs(axes: dict[str, int], batch: int, kv_heads: int) -> tuple[Any, Any]:
   return over_batch or None, over_heads
 
 
+def batch_shards(batch: int) -> int:
+  """Devices that a batch of rows is cut over by the compiler; 1 where it does not divide."""
+  axes = _automatic_axes()
+  shards = math.prod(axes.get(name, 1) for name in BATCH_AXES)
+  return shards if batch % shards == 0 else 1
+
+
 def per_device(
   kernel: Callable, arrays: tuple[jax.Array, ...], plan: Any, whole: tuple[jax.Array, ...] = ()
 ) -> Any:

@@ -26,7 +26,8 @@ from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
-from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.chunks import CHUNK, check_chunk
+from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.halves import run_halves
 from sbdjax.losses.ntp import documents
 from sbdjax.nn.config import need_mask_token
@@ -173,17 +174,19 @@ def loss_on(
     max_block_size=settings.block_size,
   )
   hidden = run_halves(lm, params, batch, noisy_BxL, mask)
+  weights = target_weights(batch)
+  masked_weights = weights * masked_BxL
   nll, correct = token_nll(
     lambda h: lm.logits(params, h),
     hidden[:, length:],
     tokens,
+    masked_weights,
     chunk=settings.chunk,
   )
-  weights = target_weights(batch)
   noise = Noise(
     t_BxL, _count_in_block(masked_BxL, block_size), _count_in_block(weights > 0, block_size)
   )
-  total, masked_weights = jnp.sum(weights), weights * masked_BxL
+  total = jnp.sum(weights)
   masked_count, masked_nll = jnp.sum(masked_weights), nll * masked_weights
   metrics = {
     "masked_loss": (jnp.sum(masked_nll), masked_count),

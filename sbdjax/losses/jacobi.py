@@ -29,7 +29,8 @@ from sbdjax import masks, reductions
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
-from sbdjax.losses.cross_entropy import CHUNK, check_chunk, in_chunks, token_nll
+from sbdjax.losses.chunks import CHUNK, check_chunk, in_chunks
+from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.ntp import shifted
 
 # The consistency loss of a text, from (sum of its tokens' KL, how many tokens, how many blocks).
@@ -130,7 +131,7 @@ class JacobiLoss(Loss):
     logits_fn = lambda h: lm.logits(params, h)
 
     targets, weights = shifted(batch)
-    nll, correct = token_nll(logits_fn, hidden[:, :length], targets, chunk=self.chunk)
+    nll, correct = token_nll(logits_fn, hidden[:, :length], targets, weights, chunk=self.chunk)
     nll_B, weight_B = jnp.sum(nll * weights, axis=1), jnp.sum(weights, axis=1)
 
     teacher = jnp.take_along_axis(hidden[:, :length], position_BxM[..., None], axis=1)
@@ -138,7 +139,12 @@ class JacobiLoss(Loss):
     counts, blocks_B = kept(self, batch, clean)
     counts = counts.reshape(rows, num_noisy).astype(jnp.float32)
     kl, entropy, same = token_kl(
-      logits_fn, hidden[:, length:], teacher, temperature=self.temperature, chunk=self.chunk
+      logits_fn,
+      hidden[:, length:],
+      teacher,
+      counts,
+      temperature=self.temperature,
+      chunk=self.chunk,
     )
     normalise = NORMALISATIONS[self.normalisation]
     of_text = lambda x: normalise(
@@ -164,11 +170,14 @@ def token_kl(
   logits_fn: Callable[[jax.Array], jax.Array],
   student_BxMxD: jax.Array,
   teacher_BxMxD: jax.Array,
+  weights_BxM: jax.Array | None = None,
   *,
   temperature: float,
   chunk: int = CHUNK,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """KL(teacher || student) T^2 of each position; no gradient reaches the teacher.
+
+  Positions of weight 0 are left out and found as 0.
 
   Returns:
     float32 [B, M] in nats, the teacher's entropy at temperature T times T^2 (KL plus this is the
@@ -186,7 +195,8 @@ def token_kl(
     same = reductions.argmax(student) == reductions.argmax(teacher)
     return kl * temperature**2, entropy * temperature**2, same
 
-  return in_chunks(one, chunk, student_BxMxD, teacher_BxMxD)
+  needed = None if weights_BxM is None else weights_BxM != 0
+  return in_chunks(one, chunk, student_BxMxD, teacher_BxMxD, needed_BxL=needed)
 
 
 def kept(settings: JacobiLoss, batch: Batch, clean_BxNxK: jax.Array) -> tuple[jax.Array, jax.Array]:

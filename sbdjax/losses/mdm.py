@@ -27,7 +27,8 @@ from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import EXAMPLE_ID, Batch, L, Loss, Metrics, check_batch
-from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.chunks import CHUNK, check_chunk
+from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.nn.config import need_mask_token
 from sbdjax.nn.embedding import as_padding
 
@@ -133,8 +134,9 @@ def loss_on(
     positions_BxT=batch["positions"],
     mask=masks.Full(length_B),
   )
-  nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, tokens, chunk=settings.chunk)
   weights = batch["weights"] * masked
+  logits_fn = lambda h: lm.logits(params, h)
+  nll, correct = token_nll(logits_fn, hidden, tokens, weights, chunk=settings.chunk)
   nll_B, total, count = jnp.sum(nll * weights, 1), jnp.sum(batch["weights"]), jnp.sum(weights)
   metrics = {
     "masked_loss": (jnp.sum(nll_B), count),

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from sbdjax import masks
 from sbdjax.lm import LM
 from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
-from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.chunks import CHUNK, check_chunk
+from sbdjax.losses.cross_entropy import token_nll
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,9 @@ class NTPLoss(Loss):
       mask=masks.Causal(documents(batch, self.document_mask)),
     )
     targets, weights = shifted(batch)
-    nll, correct = token_nll(lambda h: lm.logits(params, h), hidden, targets, chunk=self.chunk)
+    nll, correct = token_nll(
+      lambda h: lm.logits(params, h), hidden, targets, weights, chunk=self.chunk
+    )
     loss, weight = jnp.sum(nll * weights), jnp.sum(weights)
     accuracy = jnp.sum(correct * weights), weight
     return loss, weight, {"ntp_loss": (loss, weight), "ntp_accuracy": accuracy}

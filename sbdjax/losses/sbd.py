@@ -22,7 +22,8 @@ from sbdjax import corruption, masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
-from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.chunks import CHUNK, check_chunk
+from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.halves import run_halves
 from sbdjax.losses.ntp import documents, shifted
 from sbdjax.nn.config import need_mask_token
@@ -133,6 +134,7 @@ def loss_on(
     lambda h: lm.logits(params, h),
     hidden,
     jnp.concatenate([next_tokens, tokens], axis=1),
+    jnp.concatenate([ntp_weights, masked_weights], axis=1),
     chunk=settings.chunk,
   )
   ntp_sum, weight = jnp.sum(nll[:, :length] * ntp_weights), jnp.sum(ntp_weights)

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from sbdjax.corruption import Order
 from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
-from sbdjax.losses.cross_entropy import CHUNK, check_chunk, token_nll
+from sbdjax.losses.chunks import CHUNK, check_chunk
+from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.mdm import (
   GENERATION,
   as_bound,
@@ -82,13 +83,14 @@ def loss_on(
   equal_at = order.revealed if settings.first_equal else None
   target = lm.target(params, tokens, hidden, order.sigma, equal_at_B=equal_at)
   in_sigma = in_order(tokens, order.sigma)
+  weights = in_order(batch["weights"], order.sigma) * order.hidden_columns()
   nll, correct = token_nll(
     lambda h: lm.logits(params, h),
     jnp.concatenate([in_order(hidden, order.sigma), target]),
     jnp.concatenate([in_sigma, in_sigma]),
+    jnp.concatenate([weights, weights]),
     chunk=settings.chunk,
   )
-  weights = in_order(batch["weights"], order.sigma) * order.hidden_columns()
   total, count = jnp.sum(batch["weights"]), jnp.sum(weights)
   factor_B = row_weights(settings.weighting, settings.schedule, order)
   bound_B = row_weights("bound", settings.schedule, order)

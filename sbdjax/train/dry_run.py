@@ -11,7 +11,7 @@ import numpy as np
 
 from sbdjax.errors import UsageError
 from sbdjax.losses.base import LossFn
-from sbdjax.losses.cross_entropy import CHUNK
+from sbdjax.losses.chunks import CHUNK
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout

@@ -1,6 +1,10 @@
 """Chunked cross-entropy: the same numbers as all at once, in memory that does not grow."""
 
 import functools
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +12,11 @@ import numpy as np
 import pytest
 
 from sbdjax.lm import suppress
-from sbdjax.losses.cross_entropy import CHUNK, token_nll
+from sbdjax.losses.chunks import CHUNK, in_chunks
+from sbdjax.losses.cross_entropy import token_nll
 from tests.reference import network
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 B, L, D, V, MASK = 2, 7, 5, 11, 4
 _RNG = np.random.default_rng(0)
 HIDDEN = _RNG.normal(size=(B, L, D)).astype(np.float32)
@@ -82,3 +88,52 @@ def test_peak_memory_does_not_grow_with_tokens_times_vocabulary(record_property)
   assert small < 3.5 * one_chunk
   assert large - small < 0.02 * one_chunk
   assert small < 0.5 * whole
+
+
+NEEDED = _RNG.random((B, L)) < 0.4
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 13, CHUNK])
+def test_tokens_of_no_weight_are_left_out(chunk):
+  """The same numbers and gradients; what has no weight is 0 in every chunk."""
+
+  @jax.jit
+  def some(hidden, head):
+    logits_fn = lambda h: suppress(h @ head.T, MASK)
+    nll, correct = token_nll(logits_fn, hidden, TARGETS, WEIGHTS * NEEDED, chunk=chunk)
+    return jnp.sum(nll * WEIGHTS), (nll, correct)
+
+  whole = run(HIDDEN, HEAD, TARGETS, WEIGHTS * NEEDED, chunk=CHUNK)
+  found = jax.value_and_grad(some, (0, 1), has_aux=True)(HIDDEN, HEAD)
+  expected = whole[0][0], jax.tree.map(lambda x: x * NEEDED, whole[0][1])
+  for a, b in zip(jax.tree.leaves((expected, whole[1])), jax.tree.leaves(found), strict=True):
+    np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("few", [0, 3, 4, 5, 14])
+def test_chunks_that_nobody_needs_do_not_run(few):
+  """Fourteen tokens in chunks of four: as many run as hold the needed ones, backward as well."""
+  ran = []
+  needed = np.zeros(B * L, bool)
+  needed[np.random.default_rng(few).permutation(B * L)[:few]] = True
+
+  def fn(hidden):
+    jax.debug.callback(lambda: ran.append(1))
+    return jnp.sum(hidden**2, axis=-1)
+
+  def total(hidden):
+    return jnp.sum(in_chunks(fn, 4, hidden, needed_BxL=needed.reshape(B, L)))
+
+  np.testing.assert_allclose(
+    jax.grad(total)(HIDDEN), 2 * HIDDEN * needed.reshape(B, L)[..., None], rtol=1e-6
+  )
+  jax.effects_barrier()
+  assert len(ran) == 2 * -(-few // 4)  # forward, and made again in the backward pass
+
+
+def test_on_a_mesh_tokens_stay_with_their_rows():
+  """Two fake devices with a row each: the same numbers, and no hidden state crosses."""
+  flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+  env = os.environ | {"JAX_PLATFORMS": "cpu", "NPROC": "16", "XLA_FLAGS": flags.strip()}
+  command = [sys.executable, "-m", "tests.losses.mesh_worker"]
+  subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=300)
