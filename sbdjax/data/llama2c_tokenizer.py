@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sbdjax.data.files import write_atomically
 from sbdjax.data.text_stream import ByteStream
 from sbdjax.errors import DataError
 
@@ -178,3 +179,13 @@ def _parse(data: bytes) -> tuple[tuple[bytes, ...], tuple[float, ...]]:
     scores.append(score)
     at += length
   return tuple(pieces), tuple(scores)
+
+
+def write_vocabulary(
+  path: str | pathlib.Path, pieces: Sequence[bytes], scores: Sequence[float]
+) -> None:
+  """Writes a vocabulary file of these tokens. Raises DataError where it cannot."""
+  data = struct.pack("<i", max(map(len, pieces)))
+  tokens = zip(pieces, scores, strict=True)
+  data += b"".join(struct.pack("<fi", score, len(piece)) + piece for piece, score in tokens)
+  write_atomically(path, lambda file: file.write(data))
