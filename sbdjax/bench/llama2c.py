@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sbdjax.bench.peers import Turn
-from sbdjax.data.llama2c_tokenizer import write_vocabulary
+from sbdjax.data.llama2c_tokenizer import vocabulary_file
 from sbdjax.errors import UsageError
 from sbdjax.interop import llama2c
 from sbdjax.nn.transformer import TransformerConfig
@@ -118,7 +118,8 @@ def prepare(
   tables = {n: np.asarray(params[n])[rows] for n in ("embedding", "head") if n in params}
   program = Program(binary, folder / "model.bin", folder / "tokens.bin", start)
   llama2c.write(program.checkpoint, theirs, {**params, **tables})
-  write_vocabulary(program.vocabulary, [b"%d " % i for i in rows], [0.0] * len(rows))
+  pieces = [b"%d " % i for i in rows]
+  program.vocabulary.write_bytes(vocabulary_file(pieces, [0.0] * len(rows)))
   return program
 
 

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sbdjax.data.files import write_atomically
 from sbdjax.data.text_stream import ByteStream
 from sbdjax.errors import DataError
 
@@ -181,11 +180,8 @@ def _parse(data: bytes) -> tuple[tuple[bytes, ...], tuple[float, ...]]:
   return tuple(pieces), tuple(scores)
 
 
-def write_vocabulary(
-  path: str | pathlib.Path, pieces: Sequence[bytes], scores: Sequence[float]
-) -> None:
-  """Writes a vocabulary file of these tokens. Raises DataError where it cannot."""
-  data = struct.pack("<i", max(map(len, pieces)))
+def vocabulary_file(pieces: Sequence[bytes], scores: Sequence[float]) -> bytes:
+  """What a vocabulary file of these tokens holds."""
   tokens = zip(pieces, scores, strict=True)
-  data += b"".join(struct.pack("<fi", score, len(piece)) + piece for piece, score in tokens)
-  write_atomically(path, lambda file: file.write(data))
+  data = [struct.pack("<fi", score, len(piece)) + piece for piece, score in tokens]
+  return struct.pack("<i", max(map(len, pieces))) + b"".join(data)
