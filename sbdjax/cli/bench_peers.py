@@ -114,7 +114,8 @@ def parse_method(text: str, model: Pretrained, max_tokens: int) -> Decoding:
   """ "sbd block_size=8" as the settings of a method.
 
   Raises:
-    UsageError: no such method or setting, or one that does not decode greedily from left to right.
+    UsageError: no such method or setting, one that does not decode greedily from left to right, or
+      that this model cannot be decoded by.
   """
   name, *settings = text.split() or [""]
   texts = {registry.METHOD: name, MAX_TOKENS: str(max_tokens)}
@@ -130,6 +131,7 @@ def parse_method(text: str, model: Pretrained, max_tokens: int) -> Decoding:
   decoding = decoding.for_model(model.lm, model.generation)
   if decoding.method.any_order or decoding.flat().get("temperature"):
     raise UsageError(f'--method="{text}": give one that decodes greedily from left to right')
+  decoding.method.sampler(model.lm, decoding.limits(()))  # refuses models before anything is timed
   return decoding
 
 

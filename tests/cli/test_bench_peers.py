@@ -82,7 +82,7 @@ def test_without_a_compiler_llama2c_is_named(tiny, capsys, monkeypatch):
   monkeypatch.setattr(llama2c, "COMPILERS", ("no-such-compiler",))
   found = record(capsys, f"--checkpoint={tiny}", "--no_torch", f"--llama2c={FAKE}")
   assert found["missing"]["llama2.c"] == "no C compiler: install gcc or clang"
-  assert [row["contestant"] for row in found["rows"]] == ["ours, ar"]
+  assert [row["contestant"] for row in found["rows"]] == ["ours, AR"]
 
 
 @pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
