@@ -151,8 +151,8 @@ def read_turn(printed: str, told: str, start: int, steps: int) -> Turn:
     tokens.append(start)
   if len(tokens) < 2:
     raise UsageError(
-      f"llama2.c ends with the first token, which is the one it starts from ({start}): choose another "
-      "with --start"
+      f"llama2.c ends with its first token, the one that it starts from ({start}): choose another with "
+      "--start"
     )
   speed = _SPEED.search(told)
   if speed is None:

@@ -39,7 +39,7 @@ def named(text: str, flag: str) -> dict[str, Any]:
 
   Args:
     text: a key of MODELS, or WIDTHxLAYERS or WIDTHxLAYERSxVOCABULARY, like 512x8: then with heads
-      of 64 channels, or fewer where 64 does not divide the width, the feed-forward part 8/3 as wide,
+      of 64 channels, or fewer where 64 does not divide the width, a feed-forward part 8/3 as wide,
       and 32,000 tokens.
     flag: its name in messages.
 

@@ -3,15 +3,15 @@
 Greedy decoding from one token on the same weights, on a CPU: ours by AR and each --method (a name
 and its settings, like --method="sbd block_size=8 gamma=0.1"; the verb `methods` lists them),
 `transformers` generate without and with prompt look-up (the extra `parity`), and llama2.c where
---llama2c names a copy of its run.c, which is compiled in a temporary folder. The others run with one
-thread and with all; JAX's cannot be set, so ours have all.
+--llama2c names a copy of its run.c, which is compiled in a temporary folder. The others run with
+one thread and with all; JAX's cannot be set, so ours have all.
 
 All take turns, in an order that rotates, after a warm-up each. Speeds are medians of --turns above
 the slowest and the fastest, compiling and the prompt's forward left out. "AR / it" is the median
 ratio of a turn above its 95 % bootstrap interval: above 1 our AR is faster. TPF: tokens per forward.
 GB/s are of the weights that forwards must read; "of read" is their share of the memory's bandwidth,
-measured in the same turns by sums over --read_mib MiB with as many threads (weights that fit into a
-processor's cache may exceed it). Tokens are compared with those of our AR.
+measured in the same turns by reductions of --read_mib MiB with as many threads (weights that fit
+into a processor's cache may exceed it). Tokens are compared with those of our AR.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ def _parser() -> Parser:
   add("--start", type=int, help="token that texts start from; default BOS, or 1")
   add("--max_tokens", type=int, default=200, help="tokens generated in a turn")
   add("--turns", type=int, default=9, help="timed runs of each, at least 5")
-  add("--read_mib", type=int, default=256, help="array whose sum measures the memory")
+  add("--read_mib", type=int, default=256, help="array that is read to measure the memory")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--no_torch", action="store_true", help="leave out transformers even if it is installed")
   add("--json", action="store_true", help="print one JSON object")

@@ -1,4 +1,4 @@
-"""Reads and writes llama2.c legacy checkpoints (`stories260K.bin`): Llama weights in one float32 file.
+"""llama2.c legacy checkpoints (`stories260K.bin`): Llama weights in one float32 file.
 
 Layout (little endian): seven int32 (dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size,
 seq_len; a negative vocab_size means an untied head), then float32 tensors, each stacked over

@@ -96,10 +96,20 @@ def test_ours_starts_from_one_token():
   assert np.argmax(logits, axis=-1)[:5].tolist() == turn.tokens
 
 
-def test_reading_takes_the_whole_array():
-  for threads in (1, 2):
-    assert peers.reader(1 << 16, threads)() > 0
-  assert peers.thread_counts()[0] == 1
+@pytest.mark.parametrize("threads", [1, 2])
+def test_reading_is_told_in_bytes_a_second(monkeypatch, threads):
+  """A clock of half a second between its two looks: four readings of 64 KiB."""
+  now = iter([10.0, 10.5])
+  read = peers.reader(1 << 16, threads)
+  monkeypatch.setattr(peers.time, "perf_counter", lambda: next(now))
+  assert read() == 4 * (1 << 16) / 0.5
+
+
+def test_threads_are_those_the_process_may_have(monkeypatch):
+  monkeypatch.setattr(peers.os, "sched_getaffinity", lambda pid: {0, 2, 5}, raising=False)
+  assert peers.thread_counts() == [1, 3]
+  monkeypatch.setattr(peers.os, "sched_getaffinity", lambda pid: {4})
+  assert peers.thread_counts() == [1]
 
 
 @pytest.mark.parametrize(("name", "millions"), [("15M", 15.2), ("110M", 109.5), ("135M", 134.5)])
