@@ -17,6 +17,7 @@ from cpu_losses import Case, Pair, compiled, main, normal
 
 from sbdjax import cache as kv_cache
 from sbdjax import masks
+from sbdjax.bench.shapes import MODELS
 from sbdjax.bench.timing import compile_for
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
@@ -27,25 +28,6 @@ from sbdjax.nn import prepare
 from sbdjax.nn.linear import Transposed
 from sbdjax.nn.transformer import TransformerConfig
 
-
-def shape(vocab_size, num_layers, d_model, num_heads, num_kv_heads, d_ff):
-  return dict(
-    vocab_size=vocab_size,
-    num_layers=num_layers,
-    d_model=d_model,
-    num_heads=num_heads,
-    num_kv_heads=num_kv_heads,
-    d_ff=d_ff,
-    max_seq_len=2048,
-  )
-
-
-MODELS = {
-  "260K": shape(512, 5, 64, 8, 4, 172),
-  "15M": shape(32_000, 6, 288, 6, 6, 768),
-  "110M": shape(32_000, 12, 768, 12, 12, 2048),
-  "135M": shape(49_152, 30, 576, 9, 3, 1536),
-}
 # Forwards in a program: about a quarter of a second.
 FORWARDS = {"260K": 400, "15M": 40, "110M": 6, "135M": 8}
 

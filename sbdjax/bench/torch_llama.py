@@ -5,31 +5,24 @@ Both packages are optional; nothing else imports them.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sbdjax.bench.decoding import DecodingTiming
 from sbdjax.bench.timing import summarise
 from sbdjax.errors import UsageError
+from sbdjax.nn import rope
 from sbdjax.nn.transformer import TransformerConfig
 
 
 def is_available() -> bool:
   """Whether torch and transformers are installed."""
   return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-
-
-def half_rotation(kernel: np.ndarray) -> np.ndarray:
-  """Reorders the channels of q or k [D, H, Dh] from interleaved to half rotary pairs.
-
-  Pair i is (2i, 2i + 1) in the one convention and (i, i + Dh / 2) in the other. Scores are sums
-  over channels, so the same order in q and k leaves them as they are.
-  """
-  return np.concatenate([kernel[..., 0::2], kernel[..., 1::2]], axis=-1)
 
 
 def state_dict(config: TransformerConfig, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -42,7 +35,7 @@ def state_dict(config: TransformerConfig, params: Mapping[str, Any]) -> dict[str
   flat = lambda kernel: as_f32(kernel).reshape(config.d_model, -1).T
   layers = params["layers"]
   tensors: dict[str, np.ndarray] = {}
-  turn = half_rotation if config.rope_interleaved else as_f32
+  turn = rope.to_half_pairs if config.rope_interleaved else as_f32
   for i in range(config.num_layers):
     attn, mlp, at = layers["attn"], layers["mlp"], f"model.layers.{i}"
     o_kernel = as_f32(attn["o_kernel"][i]).reshape(-1, config.d_model)
@@ -98,6 +91,50 @@ def make_llama(config: TransformerConfig, params: Mapping[str, Any]) -> Any:
   return model
 
 
+class Generated(NamedTuple):
+  """One `generate`.
+
+  Attributes:
+    tokens: without the prompt, of each row.
+    forwards: of the model.
+    seconds: wall-clock.
+  """
+
+  tokens: list[list[int]]
+  forwards: int
+  seconds: float
+
+
+def generate(model: Any, prompts: Sequence[Sequence[int]], count: int, **options: Any) -> Generated:
+  """Greedy `generate` of `count` tokens after prompts of one length.
+
+  Args:
+    options: further ones of `generate`, like prompt_lookup_num_tokens.
+  """
+  import torch
+
+  inputs = torch.tensor([list(p) for p in prompts])
+  forwards = 0
+
+  def one_more(*_: Any) -> None:
+    nonlocal forwards
+    forwards += 1
+
+  with model.register_forward_pre_hook(one_more), torch.inference_mode():
+    start = time.perf_counter()
+    out = model.generate(
+      inputs,
+      attention_mask=torch.ones_like(inputs),
+      max_new_tokens=count,
+      min_new_tokens=count,
+      do_sample=False,
+      use_cache=True,
+      **options,
+    )
+    seconds = time.perf_counter() - start
+  return Generated(out[:, inputs.shape[1] :].tolist(), forwards, seconds)
+
+
 def time_generate(
   config: TransformerConfig,
   params: Mapping[str, Any],
@@ -114,28 +151,12 @@ def time_generate(
   import torch
 
   torch.set_num_threads(threads)
-  model = make_llama(config, params)
-  inputs = torch.tensor([list(p) for p in prompts])
-
-  def run(count: int) -> tuple[float, Any]:
-    start = time.perf_counter()
-    with torch.inference_mode():
-      out = model.generate(
-        inputs,
-        attention_mask=torch.ones_like(inputs),
-        max_new_tokens=count,
-        min_new_tokens=count,
-        do_sample=False,
-        use_cache=True,
-      )
-    return time.perf_counter() - start, out[:, inputs.shape[1] :].tolist()
-
-  _, tokens = run(max_tokens)
-  firsts = [run(1)[0] for _ in range(repeats)]
-  prefill = summarise(firsts).median
+  run = functools.partial(generate, make_llama(config, params), prompts)
+  tokens = run(max_tokens).tokens
+  prefill = summarise([run(1).seconds for _ in range(repeats)]).median
   # The first token comes with the prompt's forward, so that one is not counted again.
   count = len(prompts) * (max_tokens - 1)
-  speed = summarise([count / (run(max_tokens)[0] - prefill) for _ in range(repeats)])
+  speed = summarise([count / (run(max_tokens).seconds - prefill) for _ in range(repeats)])
   row = DecodingTiming(
     decoder=f"transformers generate, torch with {threads} thread{'s' * (threads > 1)}",
     batch_size=len(prompts),

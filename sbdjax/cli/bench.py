@@ -1,7 +1,8 @@
 """Measure speed: bench NAME [flags]; `bench NAME --help` tells the flags.
 
 attention: attention alone, against other implementations and the memory's bandwidth. decoding:
-tokens/s of AR and SBD on the device at hand. training: time and memory of an update
+tokens/s of AR and SBD on the device at hand. peers: greedy decoding beside transformers and
+llama2.c on the same weights, in turns. training: time and memory of an update
 against the length of rows and the size of the vocabulary. parallel: latency of a forward against the
 tokens it carries, and where more of them stop being free. roofline: what a forward must cost on
 hardware that need not be at hand, from its bandwidth and arithmetic. compile: what compiling costs,
@@ -17,6 +18,7 @@ from sbdjax.cli import (
   bench_compile,
   bench_decoding,
   bench_parallel,
+  bench_peers,
   bench_roofline,
   bench_training,
 )
@@ -30,6 +32,7 @@ BENCHES: dict[str, Callable[[list[str]], int]] = {
   "compile": bench_compile.main,
   "decoding": bench_decoding.main,
   "parallel": bench_parallel.main,
+  "peers": bench_peers.main,
   "roofline": bench_roofline.main,
   "training": bench_training.main,
 }

@@ -178,3 +178,10 @@ def _parse(data: bytes) -> tuple[tuple[bytes, ...], tuple[float, ...]]:
     scores.append(score)
     at += length
   return tuple(pieces), tuple(scores)
+
+
+def vocabulary_file(pieces: Sequence[bytes], scores: Sequence[float]) -> bytes:
+  """What a vocabulary file of these tokens holds."""
+  tokens = zip(pieces, scores, strict=True)
+  data = [struct.pack("<fi", score, len(piece)) + piece for piece, score in tokens]
+  return struct.pack("<i", max(map(len, pieces))) + b"".join(data)

@@ -81,3 +81,9 @@ def to_half_pairs(x: np.ndarray) -> np.ndarray:
   Scores are sums over channels, so the same order in q and k leaves them as they are.
   """
   return np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
+
+
+def to_interleaved_pairs(x: np.ndarray) -> np.ndarray:
+  """The inverse of `to_half_pairs`: from pairs (i, i + Dh/2) to (2i, 2i+1)."""
+  first, second = np.split(x, 2, axis=-1)
+  return np.stack([first, second], axis=-1).reshape(x.shape)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from sbdjax.data import assets
-from sbdjax.data.llama2c_tokenizer import Llama2cTokenizer
+from sbdjax.data.llama2c_tokenizer import Llama2cTokenizer, vocabulary_file
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import DataError
 from tests.helpers import require_shared
@@ -51,6 +51,11 @@ def vocabulary_of(extra, scores):
 @pytest.fixture(scope="module")
 def tok512():
   return load_tokenizer("tok512")
+
+
+def test_a_vocabulary_is_written_as_it_was_read(tok512):
+  found = vocabulary_file(tok512.pieces, tok512.scores)
+  assert found == assets.path("tok512.bin").read_bytes()
 
 
 def test_embedded_vocabulary_is_the_published_one(tok512):

@@ -12,7 +12,7 @@ from sbdjax.data import assets
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.generate import Decoder
-from sbdjax.errors import CheckpointError
+from sbdjax.errors import CheckpointError, UsageError
 from sbdjax.interop import llama2c
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.losses import ntp
@@ -84,13 +84,11 @@ def test_loss_on_stories_is_the_published_one(stories):
 SHAPE = dict(dim=8, hidden_dim=12, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=10, seq_len=16)
 
 
-def write_checkpoint(path, tied=True, seed=0, **changes):
-  """A random checkpoint in llama2.c's own order and layout ([out, in]); returns its tensors."""
-  c = {**SHAPE, **changes}
+def file_shapes(c, tied):
+  """Tensors in llama2.c's own order and layout ([out, in])."""
   dim, n, dh = c["dim"], c["n_layers"], c["dim"] // c["n_heads"]
   kv = c["n_kv_heads"] * dh
-  rng = np.random.default_rng(seed)
-  shapes = [
+  return [
     ("embedding", (c["vocab_size"], dim)),
     ("attn_norm", (n, dim)),
     ("wq", (n, dim, dim)),
@@ -104,21 +102,26 @@ def write_checkpoint(path, tied=True, seed=0, **changes):
     ("final_norm", (dim,)),
     ("freq_cis", (2, c["seq_len"], dh // 2)),
   ] + ([] if tied else [("head", (c["vocab_size"], dim))])
-  tensors = {name: rng.normal(size=shape).astype("<f4") for name, shape in shapes}
+
+
+def write_checkpoint(path, tied=True, seed=0, **changes):
+  """A random checkpoint; returns its tensors."""
+  c, rng = {**SHAPE, **changes}, np.random.default_rng(seed)
+  tensors = {n: rng.normal(size=shape).astype("<f4") for n, shape in file_shapes(c, tied)}
   vocab = c["vocab_size"] if tied else -c["vocab_size"]
   header = struct.pack("<7i", *{**c, "vocab_size": vocab}.values())
   path.write_bytes(header + b"".join(x.tobytes() for x in tensors.values()))
   return tensors
 
 
-def run_c_forward(t, tokens, tied):
+def run_c_forward(t, tokens, tied, shape=SHAPE):
   """Logits as run.c computes them: vectors, [out, in] matrices, pairs rotated in place."""
-  dim, heads, kv_heads = SHAPE["dim"], SHAPE["n_heads"], SHAPE["n_kv_heads"]
+  dim, heads, kv_heads = shape["dim"], shape["n_heads"], shape["n_kv_heads"]
   dh = dim // heads
   x = t["embedding"][tokens].astype(np.float64)
   freq = network.frequencies(dh, 10_000.0, None)
   where = np.arange(len(tokens))
-  for n in range(SHAPE["n_layers"]):
+  for n in range(shape["n_layers"]):
     h = network.rms_norm(x, t["attn_norm"][n], 1e-5)
 
     def project(w, count, rotated, h=h, n=n):
@@ -145,6 +148,49 @@ def test_every_tensor_goes_where_run_c_reads_it(tmp_path, tied):
   tokens = np.array([3, 1, 4, 1, 5, 9, 2, 6])
   ours = network.forward(config, params, tokens, np.arange(8), visibility.causal(8))
   np.testing.assert_allclose(ours, run_c_forward(tensors, tokens, tied), atol=1e-9)
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_is_written_is_the_same_network_to_run_c(tmp_path, tied, interleaved):
+  lm = models.lm_of(tie_embeddings=tied, rope_interleaved=interleaved, num_heads=2, num_kv_heads=1)
+  params = models.random_params(lm)
+  llama2c.write(tmp_path / "m.bin", lm.config, params)
+  data = (tmp_path / "m.bin").read_bytes()
+  shape = dict(zip(SHAPE, struct.unpack_from("<7i", data), strict=True))
+  assert shape["vocab_size"] == (13 if tied else -13) and shape["seq_len"] == 64
+  shape["vocab_size"] = 13
+  tensors, at = {}, 28
+  for name, dims in file_shapes(shape, tied):
+    tensors[name] = np.frombuffer(data, "<f4", int(np.prod(dims)), at).reshape(dims)
+    at += tensors[name].nbytes
+  assert at == len(data)
+  tokens = np.array([3, 1, 4, 1, 5, 9, 2, 6])
+  expected = network.forward(lm.config, params, tokens, np.arange(8), visibility.causal(8))
+  np.testing.assert_allclose(run_c_forward(tensors, tokens, tied, shape), expected, atol=1e-9)
+  angles = np.outer(np.arange(64), network.frequencies(8, 10_000.0, None))
+  np.testing.assert_allclose(tensors["freq_cis"], [np.cos(angles), np.sin(angles)], atol=1e-6)
+
+
+def test_what_was_read_is_written_byte_for_byte_but_for_the_rotary_tables(tmp_path):
+  original = assets.path("stories260K.bin").read_bytes()
+  llama2c.write(tmp_path / "m.bin", *llama2c.read(assets.path("stories260K.bin")))
+  written = (tmp_path / "m.bin").read_bytes()
+  tables = 4 * 512 * 8
+  assert len(written) == len(original) and written[:-tables] == original[:-tables]
+
+
+@pytest.mark.parametrize(
+  "changes", [dict(mask_id=12), dict(rope_theta=5e5), dict(qk_norm=True), dict(head_dim=8)]
+)
+def test_networks_that_run_c_lacks_are_refused_by_name(tmp_path, changes):
+  lm = models.lm_of(**changes)
+  with pytest.raises(UsageError, match=f"llama2.c has no {next(iter(changes))}="):
+    llama2c.write(tmp_path / "m.bin", lm.config, {})
+  assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_file_is_named(tmp_path):
