@@ -114,9 +114,13 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     attention: how attention is computed, as of `lm.make_lm`.
 
   Raises:
-    UsageError: no mask token, heads that cannot hold two positions, or an unknown `attention`.
+    UsageError: no mask token, an adapter, heads that cannot hold two positions, or an unknown `attention`.
   """
   _mask_id(config)
+  if config.adapter is not None:
+    raise UsageError(
+      "model.adapter is for models with a causal half, not for self-speculative ones"
+    )
   check_attention(attention)
   block = layer_config(config, head)
   network, blocks = Transformer(config, attention), SigmaHead(block, head, attention)

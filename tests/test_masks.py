@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sbdjax import masks
+from sbdjax.errors import UsageError
 from tests.reference import visibility
 
 LENGTHS = (1, 2, 5, 8, 13)
@@ -152,6 +153,50 @@ def test_tiles_cover_queries_in_order_and_contain_what_they_see(case, size):
     hidden = np.setdiff1d(np.arange(num_keys), keys)
     for visible_TxS in expected:
       assert not visible_TxS[tile.start : tile.stop, hidden].any()
+
+
+def tree_of(chain, sizes):
+  groups = jnp.zeros((1, len(sizes)), jnp.int32)
+  return masks.DraftTree(jnp.array([3]), groups, groups - 1, chain, sizes)
+
+
+# Rules with tokens of open blocks: (rule, T, how many of them are open).
+OPEN = {
+  "sbd": (masks.SBDTrain(4), 26, 13),
+  "ar": (masks.Cached(jnp.array([3]), jnp.array([0]), 1), 1, 0),
+  "block": (masks.Cached(jnp.array([3]), jnp.array([0]), 0), 4, 4),
+  "block after a finished one": (masks.Cached(jnp.array([3]), jnp.array([0]), 4), 8, 4),
+  "chain": (tree_of(5, ()), 5, 0),
+  "tree": (tree_of(3, (1, 1, 4, 4)), 13, 8),
+  "second choices alone": (tree_of(3, (1, 1)), 5, 0),
+  "causal": (masks.Causal(), 5, 0),
+  "branches": (masks.Branches(*jnp.zeros((3, 1), jnp.int32)), 5, 0),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_how_many_tokens_are_open(name):
+  rule, num_queries, expected = OPEN[name]
+  assert masks.num_open(rule, num_queries) == expected
+
+
+@parametrize_cases
+def test_no_clean_token_sees_an_open_one(case):
+  """What makes an adapter harmless: what it acts on reaches no token that it does not act on."""
+  name, rule, num_queries, num_keys, expected = case
+  if name == "open":
+    with pytest.raises(UsageError, match="adapter"):
+      masks.num_open(rule, num_queries)
+    return
+  opened = masks.num_open(rule, num_queries)
+  for visible_TxS in expected:
+    assert not visible_TxS[: num_queries - opened, num_keys - opened :].any()
+
+
+def test_second_choices_come_before_blocks():
+  tree = tree_of(3, (4, 1, 4))
+  with pytest.raises(UsageError, match="before open blocks"):
+    masks.num_open(tree, 12)
 
 
 @pytest.mark.parametrize("rule", [masks.SBDTrain, masks.BlockCausal, masks.BlockDiffusionTrain])

@@ -5,13 +5,16 @@ Every mask this library needs shows a query a few intervals of keys,
     visible(q, s)  <=>  start0[q] <= s < end0[q]  or  start1[q] <= s < end1[q]  or ...,
 
 so a rule is described completely by O(T) integers: two intervals for every training mask and for
-plain decoding, more for trees of drafts only. A rule gives two things:
+plain decoding, more for trees of drafts only. A rule gives:
 
 * `intervals(num_queries, num_keys)`: those integers, computed in the graph. Block sizes and
   lengths may be traced, so one compilation serves every block size.
 * `tiles(num_queries, num_keys, size)`: *static* bounds, a list of query tiles with the key ranges
   that any query of the tile may see whatever the traced values are. The XLA attention computes
   only those ranges; kernels derive their exact tile map from the intervals.
+
+* where it has tokens of open blocks, `num_open(num_queries)`: how many of the last queries those are,
+  on which alone an adapter (`nn.adapter`) acts; read by the function `num_open`.
 
 `dense(rule, T, S)` is the boolean matrix, the oracle everything else is tested against.
 
@@ -30,6 +33,7 @@ from sbdjax.masks.rule import (
   Tile,
   dense,
   document_bounds,
+  num_open,
   visible,
 )
 from sbdjax.masks.training import BlockDiffusionTrain, JacobiTrain, JacobiTrainCleanWindow, SBDTrain
@@ -52,5 +56,6 @@ __all__ = [
   "Tile",
   "dense",
   "document_bounds",
+  "num_open",
   "visible",
 ]

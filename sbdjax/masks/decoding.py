@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import checks, pytree
+from sbdjax.errors import UsageError
 from sbdjax.masks.rule import Full, Intervals, Tile, chunks, iota, rows_of
 
 
@@ -30,6 +31,10 @@ class OpenBlock:
     i_T = iota(num_queries)
     boundary, end = self.boundary_B[:, None], self.end_B[:, None]
     return rows_of(0, jnp.where(i_T < boundary, i_T + 1, end), 0, 0)
+
+  def num_open(self, num_queries: int) -> int:
+    """Raises UsageError: rows have other boundaries, and an adapter acts on the same columns of all."""
+    raise UsageError("a model with an adapter has no mask OpenBlock: decode it with a cache")
 
   def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     return Full().tiles(num_queries, num_keys, size)
@@ -79,6 +84,9 @@ class Cached:
       tiles.append(Tile(a, b, ((0, capacity), (capacity, capacity + stop))))
     return tiles
 
+  def num_open(self, num_queries: int) -> int:
+    return num_queries - self.num_causal
+
 
 @pytree.dataclass
 class DraftTree:
@@ -86,7 +94,8 @@ class DraftTree:
 
   Chain token j sees the committed slots and chain tokens 0..j. A group is one token or one open
   block; it sees the committed slots, chain tokens 0..after, at most one group of a single token
-  (`via`), and itself in both directions. Groups do not see each other otherwise.
+  (`via`), and itself in both directions. Groups do not see each other otherwise. Single tokens come
+  before open blocks.
 
   Attributes:
     length_B: committed slots of each row.
@@ -126,6 +135,13 @@ class DraftTree:
       end_G[group_T],
     )
     return tuple(jnp.concatenate([c, g], axis=1) for c, g in zip(in_chain, in_groups, strict=True))
+
+  def num_open(self, num_queries: int) -> int:
+    """The tokens of the open blocks. Single tokens are drafts to verify: the clean model's."""
+    blocks = list(itertools.takewhile(lambda size: size > 1, reversed(self.sizes)))
+    if any(size > 1 for size in self.sizes[: len(self.sizes) - len(blocks)]):
+      raise UsageError(f"sizes={self.sizes}: single tokens must come before open blocks")
+    return sum(blocks)
 
   def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     return Full().tiles(num_queries, num_keys, size)

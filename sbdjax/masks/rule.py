@@ -32,6 +32,16 @@ class Mask(Protocol):
   def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]: ...
 
 
+def num_open(mask: Mask, num_queries: int) -> int:
+  """How many of the T queries, the last ones, belong to open blocks: those an adapter acts on.
+
+  A rule says so by a method of this name; 0 of one that has none. It is a static number: a forward
+  without open tokens is a program without an adapter.
+  """
+  says = getattr(mask, "num_open", None)
+  return 0 if says is None else says(num_queries)
+
+
 class Documents(NamedTuple):
   """Bounds of the document each position belongs to, for packed rows; int32 [B, L] each."""
 

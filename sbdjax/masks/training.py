@@ -89,6 +89,9 @@ class SBDTrain:
     ]
     return clean + masked
 
+  def num_open(self, num_queries: int) -> int:
+    return num_queries // 2
+
 
 @pytree.dataclass
 class BlockDiffusionTrain:

@@ -11,6 +11,7 @@ import jax
 from sbdjax.errors import UsageError
 from sbdjax.kernels import backend, flash
 from sbdjax.nn import rope
+from sbdjax.nn.adapter import AdapterConfig
 
 _keep = jax.checkpoint_policies
 _KEEP_ATTENTION = _keep.save_only_these_names(flash.OUTPUT, flash.LOG_SUM_EXP)
@@ -77,6 +78,8 @@ class TransformerConfig:
       evenly between devices); they are never predicted.
     dropout: probability that a channel of what a layer's attention or MLP adds is dropped, where
       training asks for it (`LM.dropping`); nothing is dropped otherwise.
+    adapter: low-rank updates of the tokens of open blocks (`nn.adapter`); an AdapterConfig, a mapping
+      of its fields, or None.
   """
 
   vocab_size: int
@@ -109,6 +112,7 @@ class TransformerConfig:
   rope_frequencies: tuple[float, ...] | None = None
   unused_rows: int = 0
   dropout: float = 0.0
+  adapter: AdapterConfig | None = None
 
   def __post_init__(self) -> None:
     sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")
@@ -145,6 +149,21 @@ class TransformerConfig:
       raise UsageError("model.token_dropout needs model.mask_id")
     if self.pad_id is not None and not self.token_dropout:
       raise UsageError("model.pad_id has no effect without model.token_dropout")
+    self._resolve_adapter()
+
+  def _resolve_adapter(self) -> None:
+    if isinstance(self.adapter, dict):
+      object.__setattr__(self, "adapter", AdapterConfig(**self.adapter))
+    if self.adapter is None:
+      return
+    if self.mask_id is None:
+      raise UsageError(
+        "model.adapter drafts for masks, and this model has no mask token: set init.mask_token or "
+        "model.mask_id"
+      )
+    if self.token_dropout:
+      raise UsageError("model.adapter has no effect with model.token_dropout: masks enter as zeros")
+    object.__setattr__(self, "adapter", self.adapter.of_model(gated=self.mlp == "swiglu"))
 
   def _resolve_heads(self) -> None:
     if self.num_heads % self.num_kv_heads:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from sbdjax.kernels import parts
 from sbdjax.nn import rope
+from sbdjax.nn.adapter import adapted
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
 from sbdjax.nn.dropout import drop_channels, layer_keys
 from sbdjax.nn.linear import linear, weight
@@ -30,17 +31,19 @@ class Attention(nn.Module):
 
   Attributes:
     attend: `kernels.backend.Backend.attend` of the backend that made the plan.
+    num_open: how many tokens, the last ones, an adapter acts on.
   """
 
   config: TransformerConfig
   attend: Attend
+  num_open: int = 0
 
   def _project(self, name: str, x_BxTxD: jax.Array, heads: int) -> jax.Array:
     """One of q, k, v: kernel [D, heads, Dh]; returns [B, heads, T, Dh]."""
     c = self.config
     shape = (c.d_model, heads, c.head_dim)
     kernel = weight(self, f"{name}_kernel", dense_init(c.d_model), shape, c.param_dtype)
-    y = linear(x_BxTxD, kernel)
+    y = adapted(self, c.adapter, name, x_BxTxD, linear(x_BxTxD, kernel), self.num_open)
     if c.qkv_bias:
       bias = self.param(f"{name}_bias", nn.initializers.zeros, shape[1:], c.param_dtype)
       y = y + bias.astype(y.dtype).reshape(-1)
@@ -66,7 +69,8 @@ class Attention(nn.Module):
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
     init, shape = dense_init(fan_in * 2 * c.num_layers), (c.num_heads, c.head_dim, c.d_model)
-    out = linear(out, weight(self, "o_kernel", init, shape, c.param_dtype))
+    y = linear(out, weight(self, "o_kernel", init, shape, c.param_dtype))
+    out = adapted(self, c.adapter, "o", out, y, self.num_open)
     if c.o_bias:
       bias = self.param("o_bias", nn.initializers.zeros, (c.d_model,), c.param_dtype)
       out = out + bias.astype(out.dtype)
@@ -79,17 +83,18 @@ class Layer(nn.Module):
   config: TransformerConfig
   keep_kv: bool
   attend: Attend
+  num_open: int = 0
 
   @nn.compact
   def __call__(
     self, x_BxTxD: jax.Array, of_layer: Any, cached_kv: Any, rotary: Any, plan: Any
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c, (layer, keys_B) = self.config, of_layer
-    attended, kv = Attention(c, self.attend, name="attn")(
+    attended, kv = Attention(c, self.attend, self.num_open, name="attn")(
       make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, rotary, plan
     )
     x_BxTxD = x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0)
-    transformed = MLP(c, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
+    transformed = MLP(c, self.num_open, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
     x_BxTxD = x_BxTxD + drop_channels(transformed, c.dropout, keys_B, 1)
     return x_BxTxD, (kv if self.keep_kv else None)
 
@@ -98,8 +103,8 @@ def stack(config: TransformerConfig) -> Any:
   """The module class of `config.num_layers` layers, scanned: parameters with a leading axis N.
 
   Called as
-  `stack(config)(config, keep_kv, attend, name=...)(x_BxTxD, of_layers, cached_kv, rotary, plan)`;
-  `of_layers` from `per_layer`; `rotary` are the rotations (`rope.rotation`) of queries and of keys,
+  `stack(config)(config, keep_kv, attend, num_open, name=...)` on
+  `(x_BxTxD, of_layers, cached_kv, rotary, plan)`; `of_layers` from `per_layer`; `rotary` are the rotations (`rope.rotation`) of queries and of keys,
   or None; `attend` and `plan` are of one attention backend.
   """
   layer = Layer
@@ -134,6 +139,7 @@ def run_layers(
   cached_kv: CachedKV | None,
   rotary: Any,
   plan: Any,
+  num_open: int = 0,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
   """Runs the layers that `module` holds as "layers", in either form.
 
@@ -146,6 +152,7 @@ def run_layers(
     keys_B: of dropout, one a row; None: nothing is dropped.
     cached_kv: as of `Transformer`; None: no keys and values are returned.
     rotary: rotations (`rope.rotation`) of queries and of keys, or None.
+    num_open: how many tokens, the last ones, an adapter acts on.
 
   Returns:
     The residual stream [B, T, D], and None or (k, v), each [N, B, K, T, Dh].
@@ -153,9 +160,9 @@ def run_layers(
   of_layers, keep_kv = per_layer(config, keys_B), cached_kv is not None
   layers: Any = module.get_variable("params", "layers")
   if not isinstance(layers, tuple):
-    scanned = stack(config)(config, keep_kv, attend, name="layers")
+    scanned = stack(config)(config, keep_kv, attend, num_open, name="layers")
     return scanned(x_BxTxD, of_layers, cached_kv, rotary, plan)
-  layer = Layer(config, keep_kv, attend, parent=None)
+  layer = Layer(config, keep_kv, attend, num_open, parent=None)
 
   @jax.jit  # traced once for all layers
   def run(params: Any, x_BxTxD: jax.Array, of_layer: Any) -> Any:

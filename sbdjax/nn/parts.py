@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from sbdjax.nn.adapter import adapted
 from sbdjax.nn.config import TransformerConfig
 from sbdjax.nn.linear import linear, weight
 
@@ -65,9 +66,14 @@ MLPS = {"swiglu": (nn.silu, True), "gelu": (gelu, False), "gelu_tanh": (nn.gelu,
 
 
 class MLP(nn.Module):
-  """down(act(gate x) * up x), or down(act(up x)) where nothing is gated."""
+  """down(act(gate x) * up x), or down(act(up x)) where nothing is gated.
+
+  Attributes:
+    num_open: how many tokens, the last ones, an adapter acts on.
+  """
 
   config: TransformerConfig
+  num_open: int = 0
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -77,6 +83,7 @@ class MLP(nn.Module):
     def project(name: str, x: jax.Array, features: int, fan_in: int) -> jax.Array:
       shape = (x.shape[-1], features)
       y = linear(x, weight(self, f"{name}_kernel", dense_init(fan_in), shape, c.param_dtype))
+      y = adapted(self, c.adapter, name, x, y, self.num_open)
       if not c.mlp_bias:
         return y
       bias = self.param(f"{name}_bias", nn.initializers.zeros, (features,), c.param_dtype)

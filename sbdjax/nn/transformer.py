@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from sbdjax.errors import UsageError
 from sbdjax.kernels import backend
-from sbdjax.masks import Mask
-from sbdjax.nn import prepare, rope
+from sbdjax.masks import Mask, num_open
+from sbdjax.nn import adapter, prepare, rope
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
 from sbdjax.nn.embedding import drop_masked
 from sbdjax.nn.layers import CachedKV, run_layers
@@ -42,6 +42,8 @@ class Transformer(nn.Module):
     if c.positions == "learned":
       rows = (c.max_seq_len, c.d_model)
       self.position_embedding = self.param("position_embedding", init, rows, c.param_dtype)
+    if c.adapter is not None:
+      self.mask_embedding = self.param(adapter.MASK_EMBEDDING, init, (c.d_model,), adapter.DTYPE)
     self.final_norm = make_norm(c)
     if c.mlm_head:
       zeros = nn.initializers.zeros
@@ -54,9 +56,13 @@ class Transformer(nn.Module):
     """The rows of the embedding alone, [B, T, D]: no positions, nothing scaled."""
     return jnp.take(self.embedding, tokens_BxT, axis=0).astype(self.config.compute_dtype)
 
-  def _embed(self, tokens_BxT: jax.Array, positions_BxT: jax.Array, cached: bool) -> jax.Array:
+  def _embed(
+    self, tokens_BxT: jax.Array, positions_BxT: jax.Array, cached: bool, opened: int
+  ) -> jax.Array:
     c = self.config
     x_BxTxD = self.embed(tokens_BxT)
+    if opened:
+      x_BxTxD = self._embed_masks(x_BxTxD, tokens_BxT, opened)
     if c.token_dropout:
       if cached:
         raise UsageError(
@@ -70,6 +76,13 @@ class Transformer(nn.Module):
       rows = jnp.take(self.position_embedding, positions_BxT, axis=0, mode="clip")
       x_BxTxD = x_BxTxD + rows.astype(x_BxTxD.dtype)
     return x_BxTxD
+
+  def _embed_masks(self, x_BxTxD: jax.Array, tokens_BxT: jax.Array, opened: int) -> jax.Array:
+    """`x`, in which masks among the last `opened` tokens are the adapter's embedding of them."""
+    first = x_BxTxD.shape[1] - opened
+    is_mask = tokens_BxT[:, first:, None] == self.config.mask_id
+    own = self.mask_embedding.astype(x_BxTxD.dtype)
+    return adapter.on_open(x_BxTxD, jnp.where(is_mask, own, x_BxTxD[:, first:]))
 
   def __call__(
     self,
@@ -112,11 +125,12 @@ class Transformer(nn.Module):
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     """As `__call__`, but the residual stream as the last layer leaves it, before the final norm."""
     c = self.config
-    x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None)
+    num_queries = tokens_BxT.shape[1]
+    opened = 0 if c.adapter is None else num_open(mask, num_queries)
+    x_BxTxD = self._embed(tokens_BxT, positions_BxT, cached_kv is not None, opened)
     rotary = None
     if c.positions == "rotary":
       rotary = (rope.rotation(positions_BxT, rope.frequencies_of(c)),) * 2
-    num_queries = tokens_BxT.shape[1]
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(mask, num_queries, capacity + num_queries)
@@ -129,6 +143,7 @@ class Transformer(nn.Module):
       cached_kv=cached_kv,
       rotary=rotary,
       plan=plan,
+      num_open=opened,
     )
 
   def stream_logits(self, stream_BxTxD: jax.Array) -> jax.Array:

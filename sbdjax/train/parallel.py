@@ -38,6 +38,11 @@ RULES: Rules = (
   (r"(^|/)(gate|up)_kernel$", P(None, "fsdp", "tensor")),  # [N, D, F]
   (r"(^|/)down_kernel$", P(None, "tensor", "fsdp")),  # [N, F, D]
   (r"(^|/)(mix|out)_kernel$", P("fsdp", "tensor")),  # [3 D or D, D]
+  # Of adapters: cut as the axis of their projection, never along the rank r.
+  (r"(^|/)(q|k|v|gate|up)_adapter_a$", P(None, "fsdp", None)),  # [N, D, r]
+  (r"(^|/)(q|k|v|gate|up)_adapter_b$", P(None, None, "tensor")),  # [N, r, H Dh or F]
+  (r"(^|/)(o|down)_adapter_a$", P(None, "tensor", None)),  # [N, H Dh or F, r]
+  (r"(^|/)(o|down)_adapter_b$", P(None, None, "fsdp")),  # [N, r, D]
 )
 
 
