@@ -61,6 +61,10 @@ def cases():
     train = masks.SBDTrain(k, packed(), max_block_size=16)
     expected = [visibility.sbd_train(LENGTH, k, r) for r in RUNS]
     yield f"sbd-docs-{k}", train, 2 * LENGTH, 2 * LENGTH, expected
+    for rule, first, last in zip(train.halves(), (0, LENGTH), (LENGTH, 2 * LENGTH), strict=True):
+      # Each half alone, over a cache of more slots than there are tokens.
+      alone = [visibility.in_cache(x[first:last], LENGTH, LENGTH + 3, first > 0) for x in expected]
+      yield f"sbd-{type(rule).__name__}-{k}", rule, LENGTH, 2 * LENGTH + 3, alone
     train = masks.BlockDiffusionTrain(k, packed(), max_block_size=16)
     expected = [visibility.block_diffusion_train(LENGTH, k, r) for r in RUNS]
     yield f"block-diffusion-docs-{k}", train, 2 * LENGTH, 2 * LENGTH, expected

@@ -52,9 +52,11 @@ class Loss:
   Attributes:
     has_head: it trains causal blocks on top of the model (a `SigmaLM`), and a config has a section
       `head` for them.
+    trains_adapter: it sends a gradient through open blocks, so that an adapter (`nn.adapter`) learns.
   """
 
   has_head: ClassVar[bool] = False
+  trains_adapter: ClassVar[bool] = False
 
   def __call__(
     self, lm: Any, params: Any, batch: Batch, key: jax.Array

@@ -1,4 +1,4 @@
-"""One forward over [clean; noisy]: a text and its noisy version, side by side in one sequence."""
+"""A text and its noisy version: side by side in one forward, or one forward after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from sbdjax.lm import LM
 from sbdjax.losses.base import Batch
-from sbdjax.masks import Mask
+from sbdjax.masks import Mask, SBDTrain
 
 
 def run_halves(lm: LM, params: Any, batch: Batch, noisy_BxL: jax.Array, mask: Mask) -> jax.Array:
@@ -29,3 +29,33 @@ def run_halves(lm: LM, params: Any, batch: Batch, noisy_BxL: jax.Array, mask: Ma
     mask=mask,
   )
   return hidden
+
+
+def run_gated(lm: LM, params: Any, batch: Batch, noisy_BxL: jax.Array, mask: SBDTrain) -> jax.Array:
+  """What `run_halves` gives, of a model of which only an adapter is trained.
+
+  An adapter acts on no clean token, so no gradient reaches the clean half: it is run first, forward
+  alone, and leaves its keys and values in a cache, over which the masked half is run. The backward
+  pass is of L tokens instead of 2L.
+  """
+  clean_mask, masked_mask = mask.halves()
+  length = noisy_BxL.shape[1]
+  slots_1xL = jnp.arange(length)[None]
+  still = jax.lax.stop_gradient(params)
+  clean, cache = lm.apply(
+    still,
+    batch["tokens"],
+    positions_BxT=batch["positions"],
+    mask=clean_mask,
+    cache=lm.init_cache(noisy_BxL.shape[0], length),
+    slots_BxT=slots_1xL,
+  )
+  masked, _ = lm.apply(
+    params,
+    noisy_BxL,
+    positions_BxT=batch["positions"],
+    mask=masked_mask,
+    cache=cache,
+    slots_BxT=jnp.full_like(slots_1xL, cache.capacity),  # nobody reads these keys again
+  )
+  return jnp.concatenate([clean, masked], axis=1)

@@ -6,6 +6,10 @@
 with T = {1 + l k : l = 0 .. floor(L / k) - 1}: a last, partial block carries no masked term. One
 forward over [clean; masked] (2L tokens) under `masks.SBDTrain` gives both terms.
 
+Of a model with an adapter (`nn.adapter`) only the second term is left: the first is the base's, which
+nothing that is trained moves. It is neither computed nor reported, and the clean half is run without
+a backward pass.
+
 The paper's Figure 7 is not followed where it contradicts this: its labels are inverted (it drops
 the *masked* positions), its block length can be 0, and it passes L where Figure 9 expects 2L.
 """
@@ -13,7 +17,7 @@ the *masked* positions), its block length can be 0, and it passes L where Figure
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +28,7 @@ from sbdjax.lm import LM
 from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
 from sbdjax.losses.chunks import CHUNK, check_chunk
 from sbdjax.losses.cross_entropy import token_nll
-from sbdjax.losses.halves import run_halves
+from sbdjax.losses.halves import run_gated, run_halves
 from sbdjax.losses.ntp import documents, shifted
 from sbdjax.nn.config import need_mask_token
 
@@ -55,6 +59,8 @@ class SBDLoss(Loss):
     document_mask: attention stays inside each packed document.
     chunk: tokens whose logits exist at one time.
   """
+
+  trains_adapter: ClassVar[bool] = True
 
   block_size_min: int = 2
   block_size_max: int = 16
@@ -126,31 +132,36 @@ def loss_on(
     documents=documents(batch, settings.document_mask),
     max_block_size=settings.block_size_max,
   )
-  hidden = run_halves(lm, params, batch, noisy_BxL, mask)
+  gated = lm.config.adapter is not None
+  hidden = (run_gated if gated else run_halves)(lm, params, batch, noisy_BxL, mask)
   next_tokens, ntp_weights = shifted(batch)
   in_whole_block_L = jnp.arange(length) < (length // block_size) * block_size
   masked_weights = batch["weights"] * (masked_BxL & in_whole_block_L)
+  first = length if gated else 0
   nll, correct = token_nll(
     lambda h: lm.logits(params, h),
-    hidden,
-    jnp.concatenate([next_tokens, tokens], axis=1),
-    jnp.concatenate([ntp_weights, masked_weights], axis=1),
+    hidden[:, first:],
+    jnp.concatenate([next_tokens, tokens], axis=1)[:, first:],
+    jnp.concatenate([ntp_weights, masked_weights], axis=1)[:, first:],
     chunk=settings.chunk,
   )
-  ntp_sum, weight = jnp.sum(nll[:, :length] * ntp_weights), jnp.sum(ntp_weights)
-  masked_nll_B = jnp.sum(nll[:, length:] * masked_weights, axis=1)
+  weight = jnp.sum(ntp_weights)
+  masked_nll_B = jnp.sum(nll[:, -length:] * masked_weights, axis=1)
   normalise = NORMALISATIONS[settings.normalisation]
   factor_B = normalise(eta_B, jnp.sum(masked_weights, axis=1), jnp.sum(ntp_weights, axis=1))
-  masked_sum = jnp.sum(masked_nll_B * factor_B)
-
-  if settings.ntp_weight == 0.0:
-    ntp_sum = jax.lax.stop_gradient(ntp_sum)
-  loss = settings.ntp_weight * ntp_sum + settings.masked_weight * masked_sum
   masked_count = jnp.sum(masked_weights)
+  loss = settings.masked_weight * jnp.sum(masked_nll_B * factor_B)
+  metrics = {
+    "masked_loss": (jnp.sum(masked_nll_B), masked_count),
+    "masked_accuracy": (jnp.sum(correct[:, -length:] * masked_weights), masked_count),
+  }
+  if gated:
+    return loss, weight, metrics
+  ntp_sum = jnp.sum(nll[:, :length] * ntp_weights)
   metrics = {
     "ntp_loss": (ntp_sum, weight),
     "ntp_accuracy": (jnp.sum(correct[:, :length] * ntp_weights), weight),
-    "masked_loss": (jnp.sum(masked_nll_B), masked_count),
-    "masked_accuracy": (jnp.sum(correct[:, length:] * masked_weights), masked_count),
-  }
-  return loss, weight, metrics
+  } | metrics
+  if settings.ntp_weight == 0.0:
+    ntp_sum = jax.lax.stop_gradient(ntp_sum)
+  return settings.ntp_weight * ntp_sum + loss, weight, metrics

@@ -36,7 +36,14 @@ from sbdjax.masks.rule import (
   num_open,
   visible,
 )
-from sbdjax.masks.training import BlockDiffusionTrain, JacobiTrain, JacobiTrainCleanWindow, SBDTrain
+from sbdjax.masks.training import (
+  BlockDiffusionTrain,
+  JacobiTrain,
+  JacobiTrainCleanWindow,
+  SBDTrain,
+  SBDTrainClean,
+  SBDTrainMasked,
+)
 
 __all__ = [
   "BlockCausal",
@@ -53,6 +60,8 @@ __all__ = [
   "Mask",
   "OpenBlock",
   "SBDTrain",
+  "SBDTrainClean",
+  "SBDTrainMasked",
   "Tile",
   "dense",
   "document_bounds",

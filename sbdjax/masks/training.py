@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +33,20 @@ def _stack(upper: Intervals, lower: Intervals) -> Intervals:
   )
 
 
+def _clean(length: int, documents: Documents | None, at: int = 0) -> Intervals:
+  """The first half of [clean; masked], whose keys start at `at`: the text before a token, and it."""
+  i_L = iota(length)
+  first = 0 if documents is None else documents.start_BxL
+  return rows_of(at + first, at + i_L + 1, 0, jnp.zeros_like(i_L))
+
+
 def _open_blocks(
-  length: int, block_size: jax.Array | int, documents: Documents | None
+  length: int, block_size: jax.Array | int, documents: Documents | None, at: int
 ) -> Intervals:
-  """The second half of [clean; masked]: the clean keys of blocks before one's own, and that block."""
+  """The second half of [clean; masked]: the clean keys of blocks before one's own, and that block.
+
+  Clean keys start at 0, masked ones at `at`.
+  """
   i_L = iota(length)
   first = jnp.zeros((1, length), jnp.int32) if documents is None else documents.start_BxL
   last = jnp.full((1, length), length, jnp.int32) if documents is None else documents.end_BxL
@@ -44,9 +54,22 @@ def _open_blocks(
   return rows_of(
     first,
     block_L,
-    length + jnp.maximum(block_L, first),
-    length + jnp.minimum(block_L + block_size, last),
+    at + jnp.maximum(block_L, first),
+    at + jnp.minimum(block_L + block_size, last),
   )
+
+
+def _open_tiles(length: int, max_block_size: int, query: int, at: int, size: int) -> list[Tile]:
+  """Tiles of `_open_blocks`, whose queries start at `query`."""
+  reach = max_block_size - 1
+  return [
+    Tile(
+      query + a,
+      query + b,
+      ((0, b - 1), (at + max(0, a - reach), at + min(length, b + reach))),
+    )
+    for a, b in chunks(0, length, size)
+  ]
 
 
 @pytree.dataclass
@@ -67,30 +90,70 @@ class SBDTrain:
   max_block_size: int = pytree.static(default=16)
 
   def intervals(self, num_queries: int, num_keys: int) -> Intervals:
-    length = num_queries // 2
     del num_keys
-    i_L = iota(length)
-    first = 0 if self.documents is None else self.documents.start_BxL
-    clean = rows_of(first, i_L + 1, 0, jnp.zeros_like(i_L))
-    masked = _open_blocks(length, self.block_size, self.documents)
+    length = num_queries // 2
+    clean = _clean(length, self.documents)
+    masked = _open_blocks(length, self.block_size, self.documents, length)
     return tuple(jnp.concatenate([c, m], axis=1) for c, m in zip(clean, masked, strict=True))
 
   def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     del num_keys
-    length, reach = num_queries // 2, self.max_block_size - 1
-    clean = [Tile(a, b, ((0, b),)) for a, b in chunks(0, length, size)]
-    masked = [
-      Tile(
-        length + a,
-        length + b,
-        ((0, b - 1), (length + max(0, a - reach), length + min(length, b + reach))),
-      )
-      for a, b in chunks(0, length, size)
-    ]
-    return clean + masked
+    length = num_queries // 2
+    clean = Causal().tiles(length, length, size)
+    return clean + _open_tiles(length, self.max_block_size, length, length, size)
 
   def num_open(self, num_queries: int) -> int:
     return num_queries // 2
+
+  def halves(self) -> tuple[SBDTrainClean, SBDTrainMasked]:
+    """The same in two forwards: the clean half, which fills a cache, and the masked half after it."""
+    masked = SBDTrainMasked(self.block_size, self.documents, self.max_block_size)
+    return SBDTrainClean(self.documents), masked
+
+
+@pytree.dataclass
+class SBDTrainClean:
+  """The clean half of `SBDTrain` alone: L tokens that go into an empty cache of S >= L slots.
+
+  Clean query i sees clean tokens 0..i of this forward, inside its own document if `documents` is
+  given, and nothing of the cache.
+  """
+
+  documents: Documents | None = None
+
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
+    return _clean(num_queries, self.documents, num_keys - num_queries)
+
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
+    at = num_keys - num_queries
+    return [Tile(a, b, ((at, at + b),)) for a, b in chunks(0, num_queries, size)]
+
+
+@pytree.dataclass
+class SBDTrainMasked:
+  """The masked half of `SBDTrain` alone: L masked tokens, after a cache of S >= L slots.
+
+  Slot i holds the clean token i. A masked query sees what it sees under `SBDTrain`, whose fields
+  these are.
+  """
+
+  # Keys of the cache are read for a forward that is differentiated.
+  differentiated: ClassVar[bool] = True
+
+  block_size: jax.Array | int
+  documents: Documents | None = None
+  max_block_size: int = pytree.static(default=16)
+
+  def intervals(self, num_queries: int, num_keys: int) -> Intervals:
+    at = num_keys - num_queries
+    return _open_blocks(num_queries, self.block_size, self.documents, at)
+
+  def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
+    at = num_keys - num_queries
+    return _open_tiles(num_queries, self.max_block_size, 0, at, size)
+
+  def num_open(self, num_queries: int) -> int:
+    return num_queries
 
 
 @pytree.dataclass
@@ -115,16 +178,15 @@ class BlockDiffusionTrain:
     del num_keys
     length = num_queries // 2
     clean = BlockCausal(self.block_size, self.documents).intervals(length, length)
-    noisy = _open_blocks(length, self.block_size, self.documents)
+    noisy = _open_blocks(length, self.block_size, self.documents, length)
     return tuple(jnp.concatenate([c, n], axis=1) for c, n in zip(clean, noisy, strict=True))
 
   def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
-    fields = (self.block_size, self.documents, self.max_block_size)
+    del num_keys
     length = num_queries // 2
-    noisy = SBDTrain(*fields).tiles(num_queries, num_keys, size)
-    return BlockCausal(*fields).tiles(length, length, size) + [
-      tile for tile in noisy if tile.start >= length
-    ]
+    clean = BlockCausal(self.block_size, self.documents, self.max_block_size)
+    noisy = _open_tiles(length, self.max_block_size, length, length, size)
+    return clean.tiles(length, length, size) + noisy
 
 
 @pytree.dataclass

@@ -178,6 +178,19 @@ def run_layers(
   return x_BxTxD, (k, v)
 
 
+def over_arrays(attend: Attend) -> Attend:
+  """`attend` of the arrays that the layers of a cache are, which makes it differentiable.
+
+  Without it some backends read a cache from the buffer of all layers, tile by tile, and have no
+  gradient then. A cache that is read once costs little as a copy.
+  """
+
+  def run(q: jax.Array, keys: Any, values: Any, plan: Any) -> jax.Array:
+    return attend(q, tuple(map(parts.read, keys)), tuple(map(parts.read, values)), plan)
+
+  return run
+
+
 def known_after(x: jax.Array, value: jax.Array) -> jax.Array:
   """`value`, which XLA cannot know before `x`.
 

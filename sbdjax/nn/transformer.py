@@ -16,7 +16,7 @@ from sbdjax.masks import Mask, num_open
 from sbdjax.nn import adapter, prepare, rope
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
 from sbdjax.nn.embedding import drop_masked
-from sbdjax.nn.layers import CachedKV, run_layers
+from sbdjax.nn.layers import CachedKV, over_arrays, run_layers
 from sbdjax.nn.parts import dense_init, gelu, make_norm
 
 __all__ = ["REMAT_POLICIES", "Transformer", "TransformerConfig"]
@@ -134,10 +134,13 @@ class Transformer(nn.Module):
     capacity = 0 if cached_kv is None else cached_kv[0][0].shape[3]
     attention = backend.get(self.attention, c.compute_dtype, c.head_dim)
     plan = attention.plan(mask, num_queries, capacity + num_queries)
+    # A rule of training over a cache says so; all others over a cache are of decoding.
+    differentiated = getattr(mask, "differentiated", False)
+    attend = over_arrays(attention.attend) if differentiated else attention.attend
     return run_layers(
       self,
       c,
-      attention.attend,
+      attend,
       x_BxTxD,
       keys_B=keys_B,
       cached_kv=cached_kv,

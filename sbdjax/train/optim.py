@@ -103,11 +103,13 @@ class Optimizer(NamedTuple):
     tx: an optax transformation.
     learning_rate: that of each step, for the log.
     freeze: params -> params, through which no gradient reaches those that are not trained.
+    keep: (new, old) -> new, in which those that are not trained are the old ones, bit for bit.
   """
 
   tx: optax.GradientTransformation
   learning_rate: Callable[[jax.Array], jax.Array]
   freeze: Callable[[Any], Any] = lambda params: params
+  keep: Callable[[Any, Any], Any] = lambda new, old: new
 
 
 def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
@@ -219,4 +221,7 @@ def make_optimizer(config: OptimConfig, steps: int) -> Optimizer:
     stop = jax.lax.stop_gradient
     return jax.tree.map(lambda p, still: stop(p) if still else p, params, frozen(params))
 
-  return Optimizer(tx, schedule, freeze)
+  def keep(new, old):
+    return jax.tree.map(lambda n, o, still: o if still else n, new, old, frozen(old))
+
+  return Optimizer(tx, schedule, freeze, keep)

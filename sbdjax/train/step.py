@@ -107,10 +107,11 @@ def make_train_step(
     scale = jnp.where(weight > 0, 1.0 / jnp.where(weight > 0, weight, 1.0), 0.0)
     grads = jax.tree.map(lambda g, p: (g * scale).astype(p.dtype), grads, state.params)
     updates, opt_state = optimizer.tx.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    params = optimizer.keep(optax.apply_updates(state.params, updates), state.params)
     ema_params = state.ema_params
     if ema_params is not None:
-      ema_params = optax.incremental_update(params, ema_params, 1.0 - config.ema_decay)
+      averaged = optax.incremental_update(params, ema_params, 1.0 - config.ema_decay)
+      ema_params = optimizer.keep(averaged, ema_params)
     one = jnp.ones(())
     metrics |= {
       "tokens": (tokens, one),

@@ -89,6 +89,13 @@ def _decoding():
   tree = masks.DraftTree(*(jnp.array(x) for x in zip(*trees, strict=True)), 3, (1, 1, 4, 2))
   expected = [visibility.draft_tree(150, n, 3, (1, 1, 4, 2), a, v) for n, a, v in trees]
   yield "draft_tree", tree, 11, 150, expected
+  docs, runs = _documents(HALF)
+  halves = [visibility.sbd_train(HALF, 5, r) for r in runs]
+  clean, masked = masks.SBDTrain(5, docs).halves()
+  expected = [visibility.in_cache(x[:HALF], HALF, 80, False) for x in halves]
+  yield "sbd_clean", clean, HALF, 80, expected
+  expected = [visibility.in_cache(x[HALF:], HALF, 80, True) for x in halves]
+  yield "sbd_masked", masked, HALF, 80, expected
   start = (0, 20)
   rule = masks.JacobiTrainCleanWindow(jnp.array(start), 6, 60, 2)
   whole = [visibility.jacobi_train(80, 60, 6, s, visibility.clean_window(2)) for s in start]

@@ -52,6 +52,22 @@ def sbd_train(length, k, runs=None):
   return matrix(2 * length, 2 * length, sees)
 
 
+def in_cache(visible, length, slots, filled):
+  """Rows over [clean; masked] as rows over [cache slots | this forward's tokens].
+
+  The cache holds the clean tokens (`filled`) and the forward is of the masked ones, or the cache is
+  empty and the forward is of the clean ones.
+  """
+  out = np.zeros((len(visible), slots + length), bool)
+  clean, masked = np.hsplit(visible, [length])
+  if filled:
+    out[:, :length], out[:, slots:] = clean, masked
+  else:
+    assert not masked.any()
+    out[:, slots:] = clean
+  return out
+
+
 def block_diffusion_train(length, k, runs=None):
   """BD3-LM's three parts over [clean; noisy]: block-causal, offset block-causal, block diagonal."""
 

@@ -1,0 +1,141 @@
+"""The SBD loss of an adapter: two forwards give what one gives, and only the adapter learns."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax import masks
+from sbdjax.losses import SBDLoss, halves, sbd
+from sbdjax.losses.ntp import documents
+from sbdjax.nn import adapter
+from sbdjax.nn.adapter import AdapterConfig
+from sbdjax.train.optim import OptimConfig, make_optimizer
+from sbdjax.train.state import create, leaf_names
+from sbdjax.train.step import TrainStepConfig, make_train_step
+from tests import models
+from tests.jit import quick_jit
+
+MASK = 12
+LM = models.lm_of(mask_id=MASK, qkv_bias=True, adapter=AdapterConfig(2))
+# Smaller layers than the other tests have: these gradients are compared after sums in another order.
+PARAMS = models.random_params(LM)
+PARAMS["layers"] = jax.tree.map(lambda x: 0.5 * x, PARAMS["layers"])
+
+
+def batch_of(rows=2, length=11, seed=0):
+  """Packed documents, with padding in the first row."""
+  rng = np.random.default_rng(seed)
+  segments = 1 + np.cumsum(rng.random((rows, length)) < 0.25, axis=1).astype(np.int32)
+  segments[0, -2:] = 0
+  return {
+    "tokens": rng.integers(0, MASK, (rows, length)).astype(np.int32),
+    "weights": np.where(segments > 0, rng.choice([0.5, 1.0], (rows, length)), 0).astype("f4"),
+    "positions": models.positions(rows, length),
+    "segment_ids": segments,
+    "example_id": np.arange(rows, dtype=np.int32),
+  }
+
+
+def noise_of(batch, seed=1):
+  rng = np.random.default_rng(seed)
+  masked = rng.random(batch["tokens"].shape) < 0.6
+  eta = rng.uniform(0.3, 1.0, len(masked)).astype(np.float32)
+  return np.where(masked, MASK, batch["tokens"]).astype(np.int32), masked, eta
+
+
+def frozen(params):
+  """`params`, through whose base no gradient flows."""
+  base, ours = adapter.split(params)
+  return adapter.join(jax.lax.stop_gradient(base), ours)
+
+
+def gradient_of(run, *args):
+  """(hidden states, gradient of a weighted sum of the masked half's)."""
+
+  def total(params):
+    hidden = run(frozen(params), *args)
+    masked = hidden[:, hidden.shape[1] // 2 :]
+    weights = np.random.default_rng(5).normal(size=masked.shape)
+    return jnp.sum(masked * weights), hidden
+
+  return quick_jit(jax.grad(total, has_aux=True))(PARAMS)
+
+
+# 80 tokens are more than a window, for which attention takes loops over tiles.
+@pytest.mark.parametrize("length", [80])
+@pytest.mark.parametrize("document_mask", [True, False])
+def test_two_forwards_are_one(length, document_mask):
+  batch = batch_of(length=length)
+  mask = masks.SBDTrain(jnp.int32(3), documents(batch, document_mask))
+  noisy = noise_of(batch)[0]
+  (one, one_hidden), (two, two_hidden) = (
+    gradient_of(lambda p, run=run: run(LM, p, batch, noisy, mask))
+    for run in (halves.run_halves, halves.run_gated)
+  )
+  np.testing.assert_allclose(two_hidden, one_hidden, atol=2e-5)
+  for (name, a), b in zip(leaf_names(one).items(), jax.tree.leaves(two), strict=True):
+    scale = max(float(np.abs(a).max()), 1e-3)
+    np.testing.assert_allclose(b / scale, a / scale, atol=2e-4, err_msg=name)
+    assert np.any(a) == adapter.is_leaf(name), name
+
+
+def measure(settings, params=PARAMS, length=11, k=3):
+  batch = batch_of(length=length)
+
+  def run(params):
+    loss, weight, metrics = sbd.loss_on(settings, LM, frozen(params), batch, *noise_of(batch), k)
+    return loss, (weight, metrics)
+
+  return quick_jit(jax.value_and_grad(run, has_aux=True))(params)
+
+
+def test_the_loss_is_the_masked_term_of_one_forward(monkeypatch):
+  settings = SBDLoss(normalisation="mean", masked_weight=0.7, chunk=8)
+  (two, (weight, metrics)), gradient = measure(settings)
+  # The whole loss, as of any model, less its next-token term.
+  plain = LM._replace(config=dataclasses.replace(LM.config, adapter=None))
+  batch = batch_of()
+
+  def whole(params):
+    return sbd.loss_on(settings, plain, frozen(params), batch, *noise_of(batch), 3)
+
+  one, one_weight, one_metrics = quick_jit(whole)(PARAMS)
+  np.testing.assert_allclose(two, one - one_metrics["ntp_loss"][0], rtol=1e-5)
+  np.testing.assert_allclose(weight, one_weight)
+  assert set(one_metrics) - set(metrics) == {"ntp_loss", "ntp_accuracy"}
+  for name, value in metrics.items():
+    np.testing.assert_allclose(value, one_metrics[name], rtol=1e-5)
+  expected = quick_jit(jax.grad(lambda p: whole(p)[0]))(PARAMS)
+  for (name, a), b in zip(leaf_names(expected).items(), jax.tree.leaves(gradient), strict=True):
+    np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-5 * np.abs(a).max(), err_msg=name)
+
+
+def test_an_update_moves_the_adapter_alone():
+  """Nor does the moving average of what stands still change by a rounding."""
+  optimizer = make_optimizer(OptimConfig(learning_rate=0.1, frozen=adapter.BASE), 4)
+  config = TrainStepConfig(accumulation=2, ema_decay=0.9)
+  step = quick_jit(make_train_step(LM, SBDLoss(2, 4), optimizer, config))
+  params = {**PARAMS, "embedding": PARAMS["embedding"].at[0, 0].set(-0.0)}
+  state = create(params, optimizer.tx, jax.random.key(0), ema=True)
+  for _ in range(2):
+    state, metrics = step(state, batch_of(4))
+  old = leaf_names(params)
+  for tree in (state.params, state.ema_params):
+    for name, leaf in leaf_names(tree).items():
+      same = np.asarray(leaf).tobytes() == np.asarray(old[name]).tobytes()
+      assert same != adapter.is_leaf(name), name
+  moments = [x.size for name, x in leaf_names(state.opt_state).items() if "/mu/" in name]
+  assert sum(moments) == sum(x.size for x in jax.tree.leaves(adapter.split(params)[1]))
+  assert float(metrics["grad_norm"][0]) > 0
+
+
+def test_the_generation_of_a_step_does_not_depend_on_its_rows():
+  """The loss as training calls it: a row is the same in any batch."""
+  loss, batch = SBDLoss(3, 3), batch_of(3)
+  run = quick_jit(lambda b: loss(LM, PARAMS, b, jax.random.key(2))[:2])
+  whole = run(batch)
+  parts = [run({name: x[i : i + 1] for name, x in batch.items()}) for i in range(3)]
+  np.testing.assert_allclose(whole, np.sum(parts, axis=0), rtol=1e-5)
