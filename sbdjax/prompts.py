@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sbdjax.data.number_tokenizer import NumberTokenizer
-from sbdjax.data.tokenizers import Tokenizer, begins_with_bos
+from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import UsageError
@@ -34,9 +34,9 @@ def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int
     UsageError: a hole, and no mask token.
   """
   first, *others = text.split(hole) if hole else [text]
-  ids = tokenizer.encode(first, bos=begins_with_bos(tokenizer))
-  if len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_id:
-    ids = ids[1:]
+  start, ids = beginning(tokenizer), tokenizer.encode(first)
+  if ids[:1] != start:
+    ids = start + ids
   if not hole:
     return ids
   mask_id = tokenizer.mask_id

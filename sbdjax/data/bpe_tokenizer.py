@@ -29,7 +29,7 @@ class LibraryTokenizer:
 
   Attributes:
     chat_template: how its checkpoint writes conversations, or None.
-    add_bos: prompts begin with the bos token, if there is one (`tokenizers.begins_with_bos`).
+    add_bos: prompts begin with the bos token, if there is one (`tokenizers.beginning`).
   """
 
   origin: str | None = None

@@ -110,6 +110,8 @@ def _reader() -> Any:
       if end > len(self._plain):
         raise ValueError(f"it has {len(self._plain)} bytes, and something in it ends at {end}")
       order = override_order or self.byte_order
-      return self._plain[int(offset) : end].view(dtype if order == "I" else dtype.newbyteorder(order))
+      return self._plain[int(offset) : end].view(
+        dtype if order == "I" else dtype.newbyteorder(order)
+      )
 
   return Reader

@@ -75,7 +75,9 @@ def of_metadata(metadata: Mapping[str, Any], where: str) -> LibraryTokenizer | N
     raise DataError(f"{where} describes its tokenizer in a way that cannot be read: {e!r}") from e
   return LibraryTokenizer(
     library,
-    *(ids[key] for key in ("bos", "eos", "mask")),
+    bos_id=ids["bos"],
+    eos_id=ids["eos"],
+    mask_id=ids["mask"],
     chat_template=_chat_template(metadata, texts, where),
     add_bos=bool(own.get("add_bos_token", bos_is_usual)),
   )
@@ -179,11 +181,10 @@ def _chat_template(
 ) -> chat.ChatTemplate | None:
   """The file's templates: one without a name, and named ones."""
   names = metadata.get("tokenizer.chat_templates", ())
-  sources = {name: metadata.get(f"{_TEMPLATE}.{name}") for name in names}
-  sources[chat.DEFAULT] = metadata.get(_TEMPLATE)
-  sources = {name: text for name, text in sources.items() if text}
+  keys = {name: f"{_TEMPLATE}.{name}" for name in names} | {chat.DEFAULT: _TEMPLATE}
+  sources = {name: metadata[key] for name, key in keys.items() if metadata.get(key)}
   if not sources:
     return None
-  keys = {"unknown": "unk_token", "padding": "pad_token"}
-  special = {keys.get(key, f"{key}_token"): text for key, text in texts.items()}
+  short = {"unknown": "unk", "padding": "pad"}
+  special = {f"{short.get(key, key)}_token": text for key, text in texts.items()}
   return chat.ChatTemplate(sources, special, where)

@@ -115,9 +115,7 @@ CUTS: dict[str, Cut] = {
   **_named(Cut((_NO_PUNCTUATION,)), "poro-chat", "bloom", "gpt3-finnish"),
   "viking": Cut((_NO_PUNCTUATION, r"\p{N}")),
   "jais-2": Cut(
-    (
-      rf"{_S}|{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}|\s*[\r\n]+|{_DOUBLING}\s{{1,2}}(?!\S)|\s{{1}}",
-    )
+    (rf"{_S}|{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}|\s*[\r\n]+|{_DOUBLING}\s{{1,2}}(?!\S)|\s{{1}}",)
   ),  # fmt: skip
   "seed-coder": Cut((rf"{_S}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)),
   **_named(

@@ -76,10 +76,11 @@ class Tokenizer(Protocol):
     """A decoder that is fed one token at a time."""
 
 
-def begins_with_bos(tokenizer: Tokenizer) -> bool:
-  """Whether prompts begin with the bos token: where there is one, unless the tokenizer's files say
-  `add_bos_token: false`."""
-  return tokenizer.bos_id is not None and getattr(tokenizer, "add_bos", True)
+def beginning(tokenizer: Tokenizer) -> list[int]:
+  """What prompts begin with: the bos token, if there is one, unless the tokenizer's files say
+  `add_bos_token: false`; else nothing."""
+  bos_id = tokenizer.bos_id
+  return [] if bos_id is None or not getattr(tokenizer, "add_bos", True) else [bos_id]
 
 
 # Files a tokenizer may consist of, beside llama2.c's `tok*.bin`.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sbdjax.data.tokenizers import Tokenizer, begins_with_bos
+from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
 
@@ -55,7 +55,7 @@ def generative_nll(judge: Judge, tokenizer: Tokenizer, texts: Sequence[str]) -> 
   Raises:
     UsageError: a text that leaves nothing to score.
   """
-  first = tokenizer.encode("", bos=begins_with_bos(tokenizer))
+  first = beginning(tokenizer)
   longest = judge.lm.config.max_seq_len
   rows = [first + list(map(int, tokenizer.encode(text))) for text in texts]
   short = next((i for i, row in enumerate(rows) if len(row) < 2), None)

@@ -83,7 +83,7 @@ _NEEDS: dict[str, tuple] = {
 # Of Llama-3 files: what each rotary frequency is divided by.
 ROPE_FACTORS = "rope_freqs.weight"
 # The sizes of context that llama-3's rescaling may have started from.
-_CONTEXTS = tuple(1 << n for n in range(9, 19))
+_CONTEXTS = tuple(1 << n for n in range(3, 20))
 
 
 def architecture_of(header: Header) -> Architecture:
@@ -169,23 +169,34 @@ def _rotary(own: _Own, heads: int, width: int, factors: np.ndarray | None) -> di
     "partial_rotary_factor": own.get("rope.dimension_count", head_dim) / max(1, head_dim),
     "sliding_window": own.get("attention.sliding_window"),
     "rope_theta": theta,
-    "rope_scaling": None if factors is None else _scaling(factors, head_dim, theta, own.where),
+    "rope_scaling": None if factors is None else _scaling(factors, head_dim, theta),
   }
 
 
-def _scaling(factors: np.ndarray, head_dim: int, theta: float, where: str) -> dict[str, Any] | None:
-  """The rescaling of llama-3 that makes these factors, as config.json writes it.
+def own_frequencies(factors: np.ndarray | None, usual: np.ndarray, where: str) -> Any:
+  """Rotary frequencies divided by the file's factors, where no rescaling of llama-3 makes them.
 
-  Raises:
-    CheckpointError: none does.
+  Args:
+    factors: tensor `ROPE_FACTORS`, or None where the settings say it all.
+    usual: radians a position without it.
   """
-  if np.all(factors == 1):
+  if factors is None:
     return None
+  if factors.shape != usual.shape:
+    raise CheckpointError(
+      f"{where}: tensor {ROPE_FACTORS} has shape {list(factors.shape)}, its metadata asks for "
+      f"{list(usual.shape)}"
+    )
+  return tuple((usual / factors).tolist())
+
+
+def _scaling(factors: np.ndarray, head_dim: int, theta: float) -> dict[str, Any] | None:
+  """The rescaling of llama-3 that makes these factors, as config.json writes it, or None."""
   largest, usual = float(factors.max()), rope.frequencies(head_dim, theta)
   for context in _CONTEXTS:
     scaling = rope.RopeScaling(largest, 1.0, 4.0, context)
     scaled = rope.frequencies(head_dim, theta, scaling)
-    if factors.shape == usual.shape and np.allclose(usual / scaled, factors, rtol=1e-4, atol=0):
+    if factors.shape == usual.shape and np.allclose(usual / scaled, factors, rtol=1e-5, atol=0):
       return dict(
         rope_type="llama3",
         factor=largest,
@@ -193,7 +204,4 @@ def _scaling(factors: np.ndarray, head_dim: int, theta: float, where: str) -> di
         high_freq_factor=4.0,
         original_max_position_embeddings=context,
       )
-  raise CheckpointError(
-    f"{where}: tensor {ROPE_FACTORS} rescales its rotary frequencies in another way than llama-3, "
-    "which is not supported"
-  )
+  return None

@@ -34,8 +34,8 @@ def read(
   header = gguf_header.read(file)
   architecture, where = config.architecture_of(header), str(file)
   stored = tensors.of_header(header)
-  factors = stored.get(config.ROPE_FACTORS)
-  settings = config.settings_of(header, None if factors is None else factors.read())
+  factors = stored[config.ROPE_FACTORS].read() if config.ROPE_FACTORS in stored else None
+  settings = config.settings_of(header, factors)
   if architecture.interleaved:
     heads = settings["num_attention_heads"], settings["num_key_value_heads"]
     stored = tensors.interleaved(stored, *heads)
@@ -44,4 +44,14 @@ def read(
     tokenizer.origin = where
   found = load.Tensors(stored, architecture.layout, where)
   settings["torch_dtype"] = directory.stored_dtype(found)
-  return directory.assemble(settings, found, tokenizer, {}, in_dtype, shardings, attention)
+  own = None if settings.get("rope_scaling") else factors
+  return directory.assemble(
+    settings,
+    found,
+    tokenizer,
+    {},
+    in_dtype,
+    shardings,
+    attention,
+    lambda usual: config.own_frequencies(own, usual, where),
+  )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
@@ -58,6 +59,7 @@ def assemble(
   in_dtype: Callable[[TransformerConfig], TransformerConfig],
   shardings: Callable[[Any], Any],
   attention: str,
+  rope_frequencies: Callable[[np.ndarray], tuple[float, ...] | None] | None = None,
 ) -> tuple[LM, Any, tokenizers.Tokenizer | None, GenerationDefaults]:
   """The model of settings in Hugging Face's words and of tensors, wherever they come from.
 
@@ -67,6 +69,8 @@ def assemble(
     tokenizer: gets the model's mask token.
     generation: as generation_config.json holds it.
     in_dtype, shardings, attention: see `read`.
+    rope_frequencies: those that the settings give -> the network's own, or None where it has those;
+      default: what the tensors say.
   """
   where = tensors.where
   family = configs.family_of(settings, where)
@@ -74,7 +78,8 @@ def assemble(
   config = configs.from_settings(family, settings, mask_id=mask_id, dtype=None, where=where)
   config = in_dtype(config)
   usual = rope.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-  config = dataclasses.replace(config, rope_frequencies=tensors.rope_frequencies(usual))
+  own_frequencies = (rope_frequencies or tensors.rope_frequencies)(usual)
+  config = dataclasses.replace(config, rope_frequencies=own_frequencies)
   if tokenizer is not None and mask_id is not None:
     tokenizer.mask_id = mask_id
   lm = make_lm(config, attention)
