@@ -22,6 +22,7 @@ TEXTS = [
   "",
   " ",
   "12345678 1 22 333 4444",
+  "wide  1 spaces  2 before  33 digits  4",
 ]
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 # As their tokenizer.json hold them.

@@ -224,6 +224,18 @@ def test_damaged_files(tmp_path):
   refused(file, "no GGUF file")
 
 
+def test_a_list_that_is_said_to_be_endless(tmp_path):
+  writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+  writer.add_array("list", [5, 6, 7])
+  gguf_files.finish(writer)
+  data = (tmp_path / "m.gguf").read_bytes()
+  length, endless = (n.to_bytes(8, "little") for n in (3, 1 << 50))
+  start = data.index(b"list")
+  at = data.index(length, start)
+  (tmp_path / "m.gguf").write_bytes(data[:at] + endless + data[at + 8 :])
+  refused(tmp_path / "m.gguf", "damaged or truncated")
+
+
 # --- SmolLM2-135M-Instruct ---------------------------------------------------------------------------
 
 
