@@ -62,19 +62,18 @@ class Conversation:
     Raises:
       UsageError: this turn alone is too long.
     """
-    self.messages.append({"role": "user", "content": turn})
-    ids = self._encoded()
+    messages = [*self.messages, {"role": "user", "content": turn}]
+    oldest = 1 if messages[0]["role"] == "system" else 0
+    ids, dropped = self._encoded(messages), 0
     while len(ids) > self._room():
-      oldest = 1 if self.messages[0]["role"] == "system" else 0
-      if len(self.messages) - oldest < 3:
-        self.messages.pop()
+      if len(messages) - oldest < 3:
         raise UsageError(
           f"this turn makes a prompt of {len(ids)} tokens, and the model's context has room for "
           f"{self._room()} beside an answer: shorten it or lower --decoder.{MAX_TOKENS}"
         )
-      del self.messages[oldest : oldest + 2]
-      self.forgotten += 1
-      ids = self._encoded()
+      del messages[oldest : oldest + 2]
+      ids, dropped = self._encoded(messages), dropped + 1
+    self.messages, self.forgotten = messages, self.forgotten + dropped
     return ids
 
   def frames(self, prompt: list[int], key: jax.Array) -> Iterator[Frame]:
@@ -99,10 +98,10 @@ class Conversation:
   def _room(self) -> int:
     return self.model.lm.config.max_seq_len - self.decoding.max_tokens
 
-  def _encoded(self) -> list[int]:
+  def _encoded(self, messages: list[Message]) -> list[int]:
     tokenizer = self.model.tokenizer
     assert isinstance(tokenizer, LibraryTokenizer)
-    return tokenizer.encode_chat(self.messages)
+    return tokenizer.encode_chat(messages)
 
 
 def without_end(model: Pretrained, result: Result) -> list[int]:
