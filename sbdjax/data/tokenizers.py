@@ -198,7 +198,8 @@ def save(tokenizer: Tokenizer, folder: pathlib.Path) -> str | None:
     UsageError: it was not made by `load_tokenizer`.
   """
   origin = getattr(tokenizer, "origin", None)
-  if isinstance(tokenizer, LibraryTokenizer) and origin and origin.endswith(gguf_header.SUFFIX):
+  of_gguf = origin is not None and gguf_header.is_gguf(pathlib.Path(origin))
+  if of_gguf and isinstance(tokenizer, LibraryTokenizer):
     tokenizer.save(folder)
     return None
   if origin is None:

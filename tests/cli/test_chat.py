@@ -46,12 +46,7 @@ def file(metadata, tmp_path_factory):
   folder = tmp_path_factory.mktemp("chat")
   save_pretrained(folder / "hf", model_of(metadata)._replace(tokenizer=None))
 
-  def more(writer):
-    for key, value in metadata.items():
-      if not key.endswith("eos_token_id"):
-        write = {str: writer.add_string, list: writer.add_array, int: writer.add_uint32}
-        write[type(value)](key, value)
-
+  more = lambda writer: gguf_files.add_metadata(writer, metadata)
   return gguf_files.convert(folder / "hf", folder / "model.gguf", more=more)
 
 

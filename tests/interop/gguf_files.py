@@ -121,3 +121,11 @@ def finish(writer):
   writer.write_kv_data_to_file()
   writer.write_tensors_to_file()
   writer.close()
+
+
+def add_metadata(writer, metadata):
+  """Keys as they are, but for the end of text that `convert` writes."""
+  for key, value in metadata.items():
+    kinds = {str: writer.add_string, list: writer.add_array, int: writer.add_uint32}
+    if not key.endswith("eos_token_id"):
+      (kinds | {bool: writer.add_bool})[type(value)](key, value)

@@ -16,6 +16,7 @@ from sbdjax.errors import CheckpointError, SbdjaxError
 from sbdjax.interop import install_smollm2, load_pretrained, save_pretrained, smollm2
 from sbdjax.interop.gguf import tensors
 from sbdjax.nn import rope
+from tests.data import test_gguf_tokenizer as vocabularies
 from tests.interop import gguf_files, hf_models
 
 TYPES = gguf.GGMLQuantizationType
@@ -296,3 +297,21 @@ def test_smollm2_is_dequantized_as_the_package_does_it(smol):
     float(gguf.dequantize(theirs["token_embd.weight"].data[123:124], TYPES.Q8_0)[0, 45]),
   )
   assert load_tokenizer(str(smollm2.path())).encode("Hello") == smol.tokenizer.encode("Hello")
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model"])  # known by what it begins with, too
+def test_the_tokenizer_goes_along_into_a_hugging_face_directory(tmp_path, name):
+  library = vocabularies.trained(vocabularies.PUBLISHED["smollm"])
+  metadata = vocabularies.metadata_of(library, "smollm", add_bos_token=False)
+  rows = len(metadata["tokenizer.ggml.tokens"])
+  model = hf_models.build("qwen2", vocab_size=rows)
+  save_pretrained(tmp_path / "hf", model)
+  more = lambda writer: gguf_files.add_metadata(writer, metadata)
+  found = load_pretrained(gguf_files.convert(tmp_path / "hf", tmp_path / name, more=more))
+  assert load_tokenizer(str(tmp_path / name)).encode("a  12") == found.tokenizer.encode("a  12")
+  save_pretrained(tmp_path / "again", found)
+  again = load_pretrained(tmp_path / "again")
+  same_params(again.params, found.params)
+  for text in vocabularies.TEXTS:
+    assert again.tokenizer.encode(text) == found.tokenizer.encode(text) == library.encode(text).ids
+  assert again.tokenizer.add_bos is False and again.generation == found.generation
