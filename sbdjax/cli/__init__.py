@@ -15,6 +15,10 @@ VERBS = {
     "sbdjax.cli.bench",
     "Measure speed: bench NAME [flags]; `bench NAME --help` tells the flags.",
   ),
+  "chat": Verb(
+    "sbdjax.cli.chat",
+    "Talk to a model: [--checkpoint=NAME|FILE|FOLDER] [--system=TEXT] [--decoder.name=METHOD ...]",
+  ),
   "configs": Verb(
     "sbdjax.cli.configs",
     "List the configs that ship as presets, or show one: configs [NAME[:VARIANT]]",

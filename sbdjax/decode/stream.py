@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
@@ -45,19 +46,37 @@ class Streamer:
   """
 
   def __init__(
-    self, lm: Any, limits: Limits, method: Method, params: Any, prompts: Sequence[Sequence[int]]
+    self,
+    lm: Any,
+    limits: Limits,
+    method: Method,
+    params: Any,
+    prompts: Sequence[Sequence[int]],
+    width: int = 0,
   ):
-    """Compiles for prompts as long as the longest of `prompts`, and prepares `params`."""
+    """Compiles for prompts as long as the longest of `prompts`, or of `width` tokens where that is
+    more, and prepares `params`."""
     sampler = method.sampler(lm, limits)
     params = Prepared(lm)(method, params, 1)
     self._method, self._params, self._done = method, params, sampler.done
-    self._padded, self._lengths = pad_prompts(prompts, allow_empty=method.any_order)
+    self._padded, self._lengths = pad_prompts(prompts, width, method.any_order)
     row = (self._padded[:1], self._lengths[:1], jax.random.key(0)[None])
     start = time.perf_counter()
     self._init = jax.jit(sampler.init).lower(params, *row).compile()
     state = jax.eval_shape(sampler.init, params, *row)
     self._step = jax.jit(sampler.step).lower(params, state).compile()
     self.compile_seconds = time.perf_counter() - start
+
+  @property
+  def width(self) -> int:
+    """The longest prompt it takes, in tokens."""
+    return self._padded.shape[1]
+
+  def with_prompts(self, prompts: Sequence[Sequence[int]]) -> Streamer:
+    """The same programs for other prompts, none longer than `width`."""
+    other = copy.copy(self)
+    other._padded, other._lengths = pad_prompts(prompts, self.width, self._method.any_order)
+    return other
 
   def frames(self, index: int, key: jax.Array) -> Iterator[Frame]:
     """Decodes prompt `index`: a frame after the prompt's forward, and one after each further one.

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from sbdjax.data import assets, tokenizers
+from sbdjax.data import assets, gguf_header, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
-from sbdjax.interop import llama2c, native
+from sbdjax.interop import llama2c, native, smollm2
+from sbdjax.interop.gguf import load as gguf_load
 from sbdjax.interop.hf import directory, save, tensor_files
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import sharded
@@ -44,7 +45,7 @@ class Pretrained(NamedTuple):
   """An opened checkpoint: the model, its parameters, its tokenizer and decoding defaults.
 
   The model is a SigmaLM where causal blocks were trained on top of it. The tokenizer is None where
-  a Hugging Face directory comes without tokenizer files.
+  a Hugging Face directory comes without tokenizer files, or a GGUF file without a vocabulary.
   """
 
   lm: LM | SigmaLM
@@ -80,15 +81,16 @@ def load_pretrained(
   """Opens a checkpoint.
 
   Args:
-    path: the name of an embedded one (`EMBEDDED`), a Hugging Face directory, a llama2.c `.bin`, a
-      `.safetensors` file of this package, a training workdir (its newest checkpoint; EMA weights
-      where it kept them), or one checkpoint of it, `WORKDIR/checkpoints/STEP`.
+    path: the name of an embedded one (`EMBEDDED`), "smollm2-135m" (which `make smollm2` installs), a
+      Hugging Face directory, a GGUF file, a llama2.c `.bin`, a `.safetensors` file of this package,
+      a training workdir (its newest checkpoint; EMA weights where it kept them), or one checkpoint
+      of it, `WORKDIR/checkpoints/STEP`.
     dtype: of parameters and activations. None: the checkpoint's, but float32 for half precision on a
       CPU, which has no products of it: XLA would widen every weight in every forward. "stored": the
-      checkpoint's anywhere, to train on or to save again.
+      checkpoint's anywhere, to train on or to save again. Quantized weights count as float32.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
-      default device. A Hugging Face directory is read tensor by tensor into that layout. The
-      model's functions are traced with it, for kernels that have to be cut over devices.
+      default device. Hugging Face directories and GGUF files are read tensor by tensor into that
+      layout. The model's functions are traced with it, for kernels that have to be cut over devices.
     attention: how attention is computed, as of `lm.make_lm`; no checkpoint says it.
     attention_backend: the old name of `attention`, for one release.
 
@@ -133,14 +135,20 @@ def _tell_widened() -> None:
   )
 
 
+def _find(name: str) -> pathlib.Path:
+  """The file or folder that a user's name of a checkpoint stands for, there or not."""
+  if name in EMBEDDED:
+    return assets.path(EMBEDDED[name])
+  return smollm2.find() if name == smollm2.NAME else pathlib.Path(name).expanduser()
+
+
 def _open(
   path: str | os.PathLike,
   in_dtype: Callable[[TransformerConfig], TransformerConfig],
   mesh: Mesh | None,
   attention: str,
 ) -> Pretrained:
-  name = str(path)
-  file = assets.path(EMBEDDED[name]) if name in EMBEDDED else pathlib.Path(name).expanduser()
+  file = _find(str(path))
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, in_dtype, shardings, attention))
@@ -151,8 +159,10 @@ def _open(
   elif not file.exists():
     raise CheckpointError(
       f"no checkpoint at {path}: give a file, a workdir, a Hugging Face directory, or one of "
-      f"{', '.join(sorted(EMBEDDED))}"
+      f"{', '.join([*sorted(EMBEDDED), smollm2.NAME])}"
     )
+  elif gguf_header.is_gguf(file):
+    return Pretrained(*gguf_load.read(file, in_dtype, shardings, attention))
   elif file.suffix == ".safetensors":
     config, params, settings = native.read(file)
     try:
