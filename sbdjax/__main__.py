@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from sbdjax.cli import VERBS
+from sbdjax.cli import VERBS, compilation_cache
 from sbdjax.cli.common import run_main
 from sbdjax.errors import UsageError
 from sbdjax.settings import nearest
@@ -25,6 +25,8 @@ def _dispatch(argv: list[str]) -> int:
     raise UsageError(
       f"unknown verb {name!r}{nearest(name, VERBS)}: choose one of {', '.join(VERBS)}"
     )
+  if not VERBS[name].measures:
+    compilation_cache.turn_on()
   return importlib.import_module(VERBS[name].module).main(rest)
 
 

@@ -53,8 +53,22 @@ def width(longest: int, limit: int, context: int, whole_canvas: bool) -> int:
     whole_canvas: every forward runs the padding again, so that steps are quarters from the
       beginning; see `Method.whole_canvas`.
   """
-  rounded = round_up(longest, _SMALLEST, _SMALLEST if whole_canvas else _SHORT)
-  return min(rounded, max(longest, context - limit))
+  rounded, room = (
+    round_up(longest, _SMALLEST, _SMALLEST if whole_canvas else _SHORT),
+    context - limit,
+  )
+  return rounded if rounded <= room else _roundest(longest, room)
+
+
+def _roundest(low: int, high: int) -> int:
+  """Of the numbers from `low` to `high` the multiple of the largest power of two; `low` if none.
+
+  So widths are few also where prompt and limit nearly fill the context.
+  """
+  found, step = low, 1
+  while low <= high // step * step:
+    found, step = high // step * step, 2 * step
+  return found
 
 
 def limit(limit: int, width: int, context: int) -> int:
