@@ -13,7 +13,7 @@ import numpy as np
 
 from sbdjax.decode import registry
 from sbdjax.decode.base import Limits
-from sbdjax.decode.generate import Result, batches, padded_width, results_of
+from sbdjax.decode.generate import Result, batches, padded_width, results_of, row_keys
 from sbdjax.decode.method import Method
 from sbdjax.decode.prepared import Prepared
 from sbdjax.decode.programs import Programs
@@ -169,7 +169,8 @@ class TimedDecoder:
     cut = functools.partial(batches, allow_empty=method.any_order, width=width)
     for batch in cut(prompts, key, batch_size, self._limits):
       prepared = self._prepared(method, params, len(batch.prompt_len_B))
-      args = jax.device_put(batch.arguments(method, prepared))
+      *args, one, row_B = batch.arguments(method, prepared)
+      args = jax.device_put((*args, row_keys(one, row_B)))
       init, loop = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       state = jax.block_until_ready(init(*args))

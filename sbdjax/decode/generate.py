@@ -157,7 +157,8 @@ class PromptBatch(NamedTuple):
     limits: of these rows.
     prompt_BxP: int32, right-padded.
     prompt_len_B: int32.
-    key_B: one typed key per row.
+    key: one typed key, of all batches.
+    row_B: int32, the numbers that rows fold into it: those of their prompts.
   """
 
   rows: int
@@ -165,11 +166,17 @@ class PromptBatch(NamedTuple):
   limits: Limits
   prompt_BxP: np.ndarray
   prompt_len_B: np.ndarray
-  key_B: jax.Array
+  key: jax.Array
+  row_B: np.ndarray
 
   def arguments(self, method: Method, params: Any) -> tuple[Any, ...]:
     """What a program that decodes it is given."""
-    return method, params, self.limits, self.prompt_BxP, self.prompt_len_B, self.key_B
+    return method, params, self.limits, self.prompt_BxP, self.prompt_len_B, self.key, self.row_B
+
+
+def row_keys(key: jax.Array, row_B: jax.Array) -> jax.Array:
+  """The key of each row [B]; inside the program that needs them, for any other takes time."""
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, row_B)
 
 
 def batches(
@@ -211,14 +218,8 @@ def batches(
   for first in range(0, count, size):
     at = np.minimum(np.arange(first, first + max(size, rows)), min(first + size, count) - 1)
     own = limits.replace(max_tokens_B=each[at])
-    yield PromptBatch(
-      min(size, count - first), size, own, padded[at], lengths[at], _row_keys(key, at)
-    )
-
-
-@jax.jit  # one small program for each number of rows
-def _row_keys(key: jax.Array, row_B: jax.Array) -> jax.Array:
-  return jax.vmap(jax.random.fold_in, (None, 0))(key, row_B)
+    rows_B = at.astype(np.int32)
+    yield PromptBatch(min(size, count - first), size, own, padded[at], lengths[at], key, rows_B)
 
 
 def padded_width(
@@ -303,8 +304,9 @@ class Decoder:
       yield from results_of(out, batch.rows, seconds, batch.size)
 
   def _compile(self, args: tuple) -> Callable[..., Generation]:
-    def run(method, params, limits, *prompt):
-      return base.decode(method.sampler(self._lm, limits), params, *prompt).out
+    def run(method, params, limits, prompt_BxP, prompt_len_B, key, row_B):
+      sampler = method.sampler(self._lm, limits)
+      return base.decode(sampler, params, prompt_BxP, prompt_len_B, row_keys(key, row_B)).out
 
     start = time.perf_counter()
     compiled = jax.jit(run).lower(*args).compile()

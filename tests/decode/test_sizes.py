@@ -118,7 +118,7 @@ def test_lists_of_many_lengths_and_numbers_share_programs():
   assert compilations() == before + 1
   run(3, 4, 5)
   counts = [compilations()]
-  assert before + 2 <= counts[0] <= before + 3, "the decoder, and the keys of four rows"
+  assert counts[0] == before + 2
   for kwargs in ({}, {"batch_size": 4}, {"batch_size": 16}, {"max_tokens": [2, 8, 1, 1]}):
     assert len(run(3, 14, 5, 6, **kwargs)) == 4
     counts.append(compilations())
