@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sbdjax import api
-from sbdjax.decode import AR, sizes
+from sbdjax.decode import AR, generate, sizes
 from sbdjax.decode.any_order.mdm import MDM
 from sbdjax.decode.base import Limits, decode
 from sbdjax.decode.generate import Decoder, results_of
@@ -24,6 +24,7 @@ from tests.decode.registry import CONFIG, EOS, MASK, SAMPLERS
 LM = make_lm(CONFIG)
 PARAMS = models.random_params(LM, seed=5)
 KEY = jax.random.key(7)
+SHARED = shared(LM)
 COMPILED = collections.Counter()
 
 
@@ -123,8 +124,28 @@ def test_lists_of_many_lengths_and_numbers_share_programs():
     assert len(run(3, 14, 5, 6, **kwargs)) == 4
     counts.append(compilations())
   assert len(set(counts)) == 1
-  # Never more rows than the user asked for.
-  assert {r.batch_size for r in run(*[4] * 7, batch_size=3)} == {3}
+
+
+@pytest.mark.parametrize(
+  ("count", "batch_size", "rows"), [(3, 0, 4), (3, 16, 4), (3, 3, 3), (7, 3, 3), (9, 12, 12)]
+)
+def test_never_more_rows_than_asked_for(monkeypatch, count, batch_size, rows):
+  seen = set()
+
+  def results(out, some, seconds, size):
+    seen.add((len(out.length_B), size))
+    return results_of(out, some, seconds, size)
+
+  monkeypatch.setattr(generate, "results_of", results)
+  decoder = Decoder(LM, Limits(2), using=SHARED)
+  found = list(decoder.generate(AR(), PARAMS, prompts_of(*[4] * count), KEY, batch_size))
+  assert len(found) == count and seen == {(rows, min(count, batch_size or count))}
+
+
+def test_programs_of_two_kinds_are_two():
+  programs = Programs()
+  assert programs.find(1, lambda: "a", kind="stream") == "a"
+  assert programs.find(2, lambda: "b") == "b" and programs.find(3, lambda: "c", "stream") == "a"
 
 
 def test_streams_share_programs():
