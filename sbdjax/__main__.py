@@ -33,10 +33,14 @@ def _dispatch(argv: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
   """Runs one verb and returns the process's exit code."""
-  # Importing and tracing make many objects that live on: looking for garbage among them ten times
-  # as often would take a tenth of the time until the first token.
+  if argv is not None:
+    return run_main(_dispatch, argv)
+  # Of a process of its own. Importing and tracing make many objects that live on: to look for
+  # garbage among them as often as usual, and once more at the end, is a fifth of a short command.
   gc.set_threshold(10_000, 50, 100)
-  return run_main(_dispatch, sys.argv[1:] if argv is None else argv)
+  code = run_main(_dispatch, sys.argv[1:])
+  gc.freeze()
+  return code
 
 
 if __name__ == "__main__":
