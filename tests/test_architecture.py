@@ -70,7 +70,16 @@ NEVER = ("tensorflow", "clu")
 
 # What is in cli/ and is neither a verb nor a benchmark: flags, configs, the terminal, and two parts
 # of `train`.
-CLI_PARTS = {"bench_common", "common", "config_file", "dry_run", "flags", "live", "rounds"}
+CLI_PARTS = {
+  "bench_common",
+  "common",
+  "compilation_cache",
+  "config_file",
+  "dry_run",
+  "flags",
+  "live",
+  "rounds",
+}
 
 
 def allowed() -> dict[str, set[str]]:

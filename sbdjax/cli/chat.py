@@ -26,6 +26,7 @@ from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding
 from sbdjax.decode.generate import Result
+from sbdjax.decode.programs import Shared, shared
 from sbdjax.decode.stream import Frame, Streamer
 from sbdjax.errors import UsageError
 from sbdjax.interop import smollm2
@@ -52,7 +53,7 @@ class Conversation:
   decoding: Decoding
   messages: list[Message]
   forgotten: int = 0
-  _streamer: Streamer | None = None
+  _shared: Shared | None = None
 
   def prompt(self, turn: str) -> list[int]:
     """Token ids of the conversation with a further turn of the user, of which it becomes part.
@@ -78,16 +79,15 @@ class Conversation:
 
   def frames(self, prompt: list[int], key: jax.Array) -> Iterator[Frame]:
     """The answer as it is made; compiled once for all prompts of similar length."""
-    if self._streamer is None or len(prompt) > self._streamer.width:
-      width = _NARROWEST
-      while width < len(prompt):
-        width *= 2
-      limits = self.decoding.limits(self.model.generation.eos_ids)
-      method, width = self.decoding.method, min(width, self._room())
-      self._streamer = Streamer(
-        self.model.lm, limits, method, self.model.params, [prompt], width
-      )  # fmt: skip
-    return self._streamer.with_prompts([prompt]).frames(0, key)
+    model, decoding = self.model, self.decoding
+    limits = decoding.limits(model.generation.eos_ids)
+    self._shared = self._shared or shared(model.lm)
+    # Every turn makes the prompt longer, so that steps are wider than those of other prompts.
+    width = min(max(_NARROWEST, 1 << (len(prompt) - 1).bit_length()), self._room())
+    answer = Streamer(
+      model.lm, limits, decoding.method, model.params, [prompt], self._shared, width
+    )
+    return answer.frames(0, key)
 
   def answered(self, result: Result) -> None:
     """Adds an answer, whole or cut off."""

@@ -152,7 +152,7 @@ def _open(
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, in_dtype, shardings, attention))
-  head = None
+  head, checked = None, False
   how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
     config, head, params, tokenizer_name, eos_ids, how = _read_workdir(file)
@@ -174,12 +174,14 @@ def _open(
     raise tensor_files.refuse_pickle(file)
   else:
     config, params = llama2c.read(file)
+    checked = True  # shapes follow from the header: to trace the network for them takes time
     beside = file.with_name(f"tok{config.vocab_size}.bin")
     tokenizer_name = str(beside) if beside.is_file() else f"tok{config.vocab_size}"
     eos_ids = (1, 2)  # llama2.c ends a text at its bos token; 2 is eos in the vocabulary
   config = in_dtype(config)
   lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
-  check_params(lm, params, str(path))
+  if not checked:
+    check_params(lm, params, str(path))
   params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)
   if mesh is not None:
     params = jax.device_put(params, shardings(params))

@@ -93,21 +93,17 @@ def test_an_answer_is_shown_whole_live_or_printed(metadata, name, method, capsys
   assert len(safe) > 3 and left.endswith(safe)
 
 
-def test_longer_prompts_of_one_width_compile_nothing(metadata):
+def test_prompts_of_similar_length_share_programs(metadata):
   model = model_of(metadata)
-  talk = chat.Conversation(model, Decoding(AR(), 8), [])
-  for turn in ("a", "a longer turn"):
+  talk, compiled = chat.Conversation(model, Decoding(AR(), 8), []), []
+  for turn in ("a", "b", "word " * 30):
     prompt = talk.prompt(turn)
     *_, frame = talk.frames(prompt, jax.random.key(0))
-    streamer = talk._streamer
     (alone,) = generate(model, [prompt], AR(), max_tokens=8)
-    assert frame.result.tokens == alone.tokens and streamer.width == 128
+    assert frame.result.tokens == alone.tokens and frame.result.prompt_tokens == prompt
     talk.answered(frame.result)
-  assert talk._streamer is streamer and len(talk.messages) == 4
-  long = talk.prompt("word " * 30)
-  assert 128 < len(long) <= 248
-  *_, frame = talk.frames(long, jax.random.key(0))
-  assert talk._streamer.width == 248 and frame.result.prompt_tokens == long
+    compiled.append(len(talk._shared.programs))
+  assert compiled == [1, 1, 2] and len(talk.messages) == 6
 
 
 def test_the_oldest_turns_make_room(metadata):
