@@ -12,13 +12,17 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16
 
-.PHONY: quickstart quickstart-short test test-all kernels-aot lint format clean
+.PHONY: quickstart quickstart-short smollm2 test test-all kernels-aot lint format clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m sbdjax quickstart
 
 quickstart-short: $(STAMP)
 	@$(RUN) -m sbdjax quickstart --short --workdir=quickstart/short
+
+# A small chat model, SmolLM2-135M-Instruct (98 MB), for --checkpoint=smollm2-135m.
+smollm2: $(STAMP)
+	@$(RUN) -m sbdjax.interop.install_smollm2
 
 test: $(DEV)
 	$(RUN) -m pytest -n 2 --dist loadfile -m "not long" tests

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.diffusion.static import Static
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.method import Method
+from sbdjax.decode.programs import Shared, shared
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
@@ -83,8 +85,9 @@ def generate(
   """Continues prompts, in order, `batch_size` at a time.
 
   What the checkpoint says of its decoding (EOS, attention, shift, block size) holds where `method`
-  leaves it open. Calls with one opened model and one `max_tokens` share compiled programs; numbers
-  such as gamma may differ between them. Open a checkpoint once with `load_pretrained` and hand it
+  leaves it open. Calls with one opened model share compiled programs: numbers such as gamma may
+  differ between them, and lengths and numbers of prompts and `max_tokens` that are about the same
+  (they are rounded up; see `sbdjax.decode.sizes`). Open a checkpoint once with `load_pretrained` and hand it
   over: a path is read again by every call.
 
   Args:
@@ -147,7 +150,8 @@ def stream(
   """
   opened, decoding, ids = _prepare(model, [prompt], method, max_tokens)
   limits = decoding.limits(opened.generation.eos_ids)
-  streamer = Streamer(opened.lm, limits, decoding.method, opened.params, ids)
+  using = _kept(opened.lm).shared
+  streamer = Streamer(opened.lm, limits, decoding.method, opened.params, ids, using)
   for frame in streamer.frames(0, jax.random.key(seed)):
     output = _output(opened, decoding.method, frame.result)
     yield output if frame.done else dataclasses.replace(output, finish="open")
@@ -212,7 +216,8 @@ def score(
   if attention == "causal":
     if any(len(row) < 2 for row in rows):
       raise UsageError("a text to score has fewer than two tokens: nothing follows the first one")
-    scored = Judge(opened.lm, opened.params).score([r[:1] for r in rows], [r[1:] for r in rows])
+    judge = Judge(opened.lm, opened.params, programs=_kept(opened.lm).shared.programs)
+    scored = judge.score([r[:1] for r in rows], [r[1:] for r in rows])
     pairs = zip(scored.nll, scored.tokens, strict=True)
     return [Score(float(nats), int(tokens)) for nats, tokens in pairs]
   if attention != "full" or opened.generation.shifted:
@@ -282,18 +287,34 @@ def _ids(model: Pretrained, prompt: Prompt) -> list[int]:
   return [int(token) for token in prompt]
 
 
+class _Kept(NamedTuple):
+  """What is kept of the model in use.
+
+  Attributes:
+    shared: its programs, all of them together as many as one decoder keeps, and parameters.
+    decoders: the last `_DECODERS` of them.
+  """
+
+  shared: Shared
+  decoders: collections.OrderedDict[Limits, Decoder]
+
+
+_DECODERS = 8
+
+
 @functools.lru_cache(maxsize=1)
-def _decoders(lm: LM | SigmaLM) -> dict[Limits, Decoder]:
-  """The decoders of the model in use; those of the one before go, with what they hold of it."""
-  del lm
-  return {}
+def _kept(lm: LM | SigmaLM) -> _Kept:
+  """That of the model before goes, with what it held of it."""
+  return _Kept(shared(lm), collections.OrderedDict())
 
 
 def _decoder(lm: LM | SigmaLM, limits: Limits) -> Decoder:
-  decoders = _decoders(lm)
-  if limits not in decoders:
-    decoders[limits] = Decoder(lm, limits)
-  return decoders[limits]
+  kept = _kept(lm)
+  decoder = kept.decoders.pop(limits, None) or Decoder(lm, limits, using=kept.shared)
+  kept.decoders[limits] = decoder  # now the last
+  while len(kept.decoders) > _DECODERS:
+    kept.decoders.popitem(last=False)
+  return decoder
 
 
 def _output(model: Pretrained, method: Method, result: Result) -> Output:

@@ -10,7 +10,7 @@ Writes are scatters with `mode="drop"`: a slot at or beyond the capacity is drop
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,26 @@ class KVCache(pytree.Struct):
   def capacity(self) -> int:
     """Slots of a row."""
     return self.k.shape[3]
+
+
+class Entries(NamedTuple):
+  """What a forward of T tokens adds to a cache, [N, B, K, T, Dh] each.
+
+  A program with branches writes them after the branches have met: a cache that passes through a
+  branch is copied whole.
+
+  Attributes:
+    k: keys (rotated).
+    v: values.
+  """
+
+  k: jax.Array
+  v: jax.Array
+
+  def first(self, count: int) -> Entries:
+    """Those of the first `count` tokens, with zeros for tokens beyond the last."""
+    more = ((0, 0),) * 3 + ((0, max(0, count - self.k.shape[3])), (0, 0))
+    return Entries(*(jnp.pad(x[..., :count, :], more) for x in self))
 
 
 def init(
@@ -92,15 +112,6 @@ def _put_vectors(buffer: jax.Array, new_NxBxKxTxDh: jax.Array, slots_BxT: jax.Ar
   layers, rows, heads = jnp.ogrid[tuple(slice(n) for n in buffer.shape[:3])]
   at = (*(x[..., None] for x in (layers, rows, heads)), slots_BxT[None, :, None])
   return buffer.at[at].set(new_NxBxKxTxDh, mode="drop")
-
-
-def copy_slot(cache: KVCache, source_B: jax.Array, target_B: jax.Array) -> KVCache:
-  """Copies one entry of each row from `source_B` to `target_B`; dropped if `target` is outside."""
-
-  def take(buffer: jax.Array) -> jax.Array:
-    return jnp.take_along_axis(buffer, source_B[None, :, None, None, None], axis=3)
-
-  return write(cache, take(cache.k), take(cache.v), target_B[:, None])
 
 
 def commit(cache: KVCache, n_B: jax.Array) -> KVCache:

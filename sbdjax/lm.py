@@ -35,10 +35,11 @@ class LM(NamedTuple):
   Attributes:
     config: its shape, numerics and mask token.
     init: key -> params, a nested dict of arrays.
-    apply: (params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None)
+    apply: (params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None, write=True)
       -> (hidden_BxTxD, cache). With a cache the T new keys and values are written to
       `slots_BxT` (default: slot = position; a slot outside the cache drops the entry) and the
-      returned cache has the same `length_B`: only `sbdjax.cache.commit` moves it.
+      returned cache has the same `length_B`: only `sbdjax.cache.commit` moves it. `write=False`
+      returns the new `cache.Entries` in place of the cache.
     logits: (params, hidden_BxTxD) -> float32 logits_BxTxV, the mask token left out (its probability
       is exactly 0); call it only where logits are needed.
     init_cache: (batch, capacity) -> KVCache of at least so many slots a row (whole eights).
@@ -91,8 +92,9 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
     mask: Mask,
     cache: KVCache | None = None,
     slots_BxT: jax.Array | None = None,
+    write: bool = True,
     dropout_keys_B: jax.Array | None = None,
-  ) -> tuple[jax.Array, KVCache | None]:
+  ) -> tuple[jax.Array, KVCache | kv_cache.Entries | None]:
     sizes: dict[str, int] = {}
     checks.array("tokens_BxT", tokens_BxT, "integer", sizes)
     checks.array("positions_BxT", positions_BxT, "integer", sizes, or_one="B")
@@ -107,10 +109,12 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
     hidden, kv = run(params, *inputs)
     if cache is None:
       return hidden, None
-    k_NxBxKxTxDh, v_NxBxKxTxDh = kv
+    entries = kv_cache.Entries(*kv)
+    if not write:
+      return hidden, entries
     slots_BxT = positions_BxT if slots_BxT is None else slots_BxT
     slots_BxT = jnp.broadcast_to(slots_BxT, tokens_BxT.shape)
-    return hidden, kv_cache.write(cache, k_NxBxKxTxDh, v_NxBxKxTxDh, slots_BxT)
+    return hidden, kv_cache.write(cache, *entries, slots_BxT)
 
   def logits(params: Params, hidden: jax.Array) -> jax.Array:
     checks.array("hidden", hidden, "float", {"D": config.d_model}, axes="...xD")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sbdjax.data.number_tokenizer import NumberTokenizer
-from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import UsageError
@@ -21,7 +21,9 @@ def with_tokenizer(model: Pretrained) -> Pretrained:
 
 
 def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int]:
-  """Token ids of a text prompt, after a bos where the vocabulary has one.
+  """Token ids of a text prompt, after a bos where its tokenizer begins prompts with one.
+
+  A text that begins with the bos token itself, as chat templates write it, gets no second one.
 
   Args:
     tokenizer: of the model.
@@ -31,13 +33,15 @@ def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int
   Raises:
     UsageError: a hole, and no mask token.
   """
-  bos, mask_id = tokenizer.bos_id is not None, tokenizer.mask_id
+  first, *others = text.split(hole) if hole else [text]
+  start, ids = beginning(tokenizer), tokenizer.encode(first)
+  if ids[:1] != start:
+    ids = start + ids
   if not hole:
-    return tokenizer.encode(text, bos=bos)
+    return ids
+  mask_id = tokenizer.mask_id
   if mask_id is None:
     raise UsageError(f"{hole!r} stands for a mask token, and this checkpoint has none")
-  first, *others = text.split(hole)
-  ids = tokenizer.encode(first, bos=bos)
   for part in others:
     ids += [mask_id, *tokenizer.encode(part, continues=True)]
   return ids

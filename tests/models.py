@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sbdjax import cache as kv_cache
 from sbdjax.lm import make_lm
 from sbdjax.nn.transformer import TransformerConfig
 
@@ -55,3 +56,12 @@ def tokens(batch, length, vocab_size=SHAPE["vocab_size"], seed=0):
 
 def positions(batch, length):
   return np.broadcast_to(np.arange(length, dtype=np.int32), (batch, length))
+
+
+def stored(cache, tokens_BxT, write):
+  """What a made-up network returns in place of a cache: nothing is ever looked up in it."""
+  if write or cache is None:
+    return cache
+  layers, batch, heads, _, channels = cache.k.shape
+  zeros = jnp.zeros((layers, batch, heads, tokens_BxT.shape[1], channels), cache.k.dtype)
+  return kv_cache.Entries(zeros, zeros)

@@ -13,9 +13,10 @@ import numpy as np
 
 from sbdjax.decode import registry
 from sbdjax.decode.base import Limits
-from sbdjax.decode.generate import Programs, Result, batches, results_of
+from sbdjax.decode.generate import Result, batches, padded_width, results_of, row_keys
 from sbdjax.decode.method import Method
 from sbdjax.decode.prepared import Prepared
+from sbdjax.decode.programs import Programs
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
 
@@ -126,8 +127,9 @@ _MAX_CALLS = 1000
 class TimedDecoder:
   """Decodes prompts with one model, compiled in two parts: the prompt's forward, and the loop.
 
-  The method is an argument of both programs, and parameters are prepared once for each object given,
-  as by `decode.generate.Decoder`.
+  The method is an argument of both programs, prompts are padded to the same widths and parameters
+  are prepared once for each object given, as by `decode.generate.Decoder`. Rows and the limit are
+  not rounded up: nothing is measured that was not asked for.
 
   Attributes:
     compile_seconds: time spent compiling so far.
@@ -163,9 +165,12 @@ class TimedDecoder:
     """
     registry.check_model(method, self._lm)
     results, prefill, decode = [], 0.0, 0.0
-    for batch in batches(prompts, key, batch_size, self._limits, allow_empty=method.any_order):
+    width = padded_width(method, self._lm, self._limits, prompts)
+    cut = functools.partial(batches, allow_empty=method.any_order, width=width)
+    for batch in cut(prompts, key, batch_size, self._limits):
       prepared = self._prepared(method, params, len(batch.prompt_len_B))
-      args = jax.device_put(batch.arguments(method, prepared))
+      *args, one, row_B = batch.arguments(method, prepared)
+      args = jax.device_put((*args, row_keys(one, row_B)))
       init, loop = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       state = jax.block_until_ready(init(*args))
@@ -173,7 +178,7 @@ class TimedDecoder:
       out = jax.block_until_ready(loop(*args[:3], state))
       end = time.perf_counter()
       prefill, decode = prefill + middle - start, decode + end - middle
-      results += results_of(out, batch.rows, end - start)
+      results += results_of(out, batch.rows, end - start, batch.size)
     return Pass(results, prefill, decode)
 
   def _compile(self, args: tuple) -> tuple[Callable, Callable]:

@@ -4,16 +4,29 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-  """Where a verb is, and the first line of its module's docstring: telling it imports nothing."""
+  """Where a verb is, and the first line of its module's docstring: telling it imports nothing.
+
+  Attributes:
+    module: that of its function `main`.
+    summary: the first line.
+    measures: it records how long compiling takes, so programs are compiled each time unless the
+      user has set a compilation cache.
+  """
 
   module: str
   summary: str
+  measures: bool = False
 
 
 VERBS = {
   "bench": Verb(
     "sbdjax.cli.bench",
     "Measure speed: bench NAME [flags]; `bench NAME --help` tells the flags.",
+    measures=True,
+  ),
+  "chat": Verb(
+    "sbdjax.cli.chat",
+    "Talk to a model: [--checkpoint=NAME|FILE|FOLDER] [--system=TEXT] [--decoder.name=METHOD ...]",
   ),
   "configs": Verb(
     "sbdjax.cli.configs",
@@ -46,6 +59,7 @@ VERBS = {
     "sbdjax.cli.sweep",
     "Measure a grid of decoders: --config=FILE.py[:VARIANT] --workdir=DIR "
     "[--config.section.field=VALUE ...]",
+    measures=True,
   ),
   "train": Verb(
     "sbdjax.cli.train",

@@ -29,7 +29,7 @@ from sbdjax.data.config import SPLITS, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.pipeline import make_eval
 from sbdjax.data.sources import load_corpus
-from sbdjax.data.tokenizers import load_tokenizer
+from sbdjax.data.tokenizers import beginning, load_tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, check_vocabulary, load_pretrained
@@ -109,7 +109,7 @@ def main(argv: list[str]) -> int:
     check_vocabulary(model.lm, tokenizer, args.checkpoint, fields["tokenizer"])
   elif tokenizer is None:
     raise UsageError(f"{args.checkpoint} has no tokenizer files: name one with --data.tokenizer")
-  elif tokenizer.bos_id is None:
+  elif not beginning(tokenizer):
     fields.setdefault("add_bos", False)
   data = to_dataclass(DataConfig, fields, "data")
   if data.seq_len > shape.max_seq_len:

@@ -34,12 +34,18 @@ _SAFE = {code: sign for code, sign in _SIGNS.items() if code != 10}
 
 
 def styled_text(
-  tokenizer: Tokenizer, result: Result, count: int, fresh_step: int | float = -1
+  tokenizer: Tokenizer,
+  result: Result,
+  count: int,
+  fresh_step: int | float = -1,
+  show_prompt: bool = True,
 ) -> Text:
   """Prompt and first `count` generated tokens; those revealed by forward `fresh_step` stand out."""
   stream, text = tokenizer.stream(), Text()
   for token in result.prompt_tokens:
-    text.append(stream.push(token).translate(_SAFE), _PROMPT)
+    piece = stream.push(token)
+    if show_prompt:
+      text.append(piece.translate(_SAFE), _PROMPT)
   for token, step in zip(result.tokens[:count], result.reveal_step, strict=False):
     text.append(stream.push(token).translate(_SAFE), _NEW if step == fresh_step else _OLD)
   return text
@@ -105,18 +111,27 @@ def summary(result: Result) -> str:
   )
 
 
+def last_lines(
+  frame: Frame, cells: CellTexts, width: int, lines: int, show_prompt: bool = True
+) -> list[Text]:
+  """At most the last `lines` lines of the text that is finished; what is new stands out."""
+  nfe = frame.result.nfe
+  text = styled_text(cells.tokenizer, frame.result, frame.committed, nfe - 1, show_prompt)
+  return list(text.wrap(Console(width=width), width)[-lines:])
+
+
+def below(frame: Frame, cells: CellTexts, width: int) -> list[Any]:
+  """The block that is being filled, for methods that have one."""
+  return [Rule(style="bright_black"), draw_canvas(frame, cells, width)] if frame.canvas else []
+
+
 def draw(frame: Frame, cells: CellTexts, title: str, width: int, lines: int) -> Panel:
   """One frame: the last `lines` lines of text, the block, the counters."""
   inner = width - 4
-  text = styled_text(cells.tokenizer, frame.result, frame.committed, frame.result.nfe - 1)
-  wrapped = text.wrap(Console(width=inner), inner)
-  tail = list(wrapped[-lines:]) if len(wrapped) > lines else list(wrapped)
+  tail = last_lines(frame, cells, inner, lines)
   tail += [Text("")] * (lines - len(tail))
-  parts: list[Any] = list(tail)
-  if frame.canvas:
-    parts += [Rule(style="bright_black"), draw_canvas(frame, cells, inner)]
   return Panel(
-    Group(*parts),
+    Group(*tail, *below(frame, cells, inner)),
     title=title,
     title_align="left",
     subtitle=counters(frame.result),

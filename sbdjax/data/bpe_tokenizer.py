@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from sbdjax.data import chat
 from sbdjax.errors import DataError, UsageError
@@ -29,6 +29,7 @@ class LibraryTokenizer:
 
   Attributes:
     chat_template: how its checkpoint writes conversations, or None.
+    add_bos: prompts begin with the bos token, if there is one (`tokenizers.beginning`).
   """
 
   origin: str | None = None
@@ -40,9 +41,11 @@ class LibraryTokenizer:
     eos_id: int | None = None,
     mask_id: int | None = None,
     chat_template: chat.ChatTemplate | None = None,
+    add_bos: bool = True,
   ):
     self._library = library
     self.chat_template = chat_template
+    self.add_bos = add_bos
     self.bos_id, self.eos_id, self.mask_id = bos_id, eos_id, mask_id
     # Ids may have gaps, so the number of entries is not enough.
     self.vocab_size = 1 + max(library.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -80,6 +83,32 @@ class LibraryTokenizer:
   def added_tokens(self) -> dict[str, int]:
     """The tokens added to the vocabulary proper, most of them special: text -> id."""
     return {t.content: i for i, t in self._library.get_added_tokens_decoder().items()}
+
+  def save(self, folder: pathlib.Path) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, of which it can be made again.
+
+    transformers reads them as the same tokenizer: a bos that prompts begin with is its
+    post-processor's.
+    """
+    special = {f"{name}_token": getattr(self, f"{name}_id") for name in ("bos", "eos", "mask")}
+    texts = {key: None if i is None else self.token_text(i) for key, i in special.items()}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **texts}
+    settings["add_bos_token"] = self.add_bos and self.bos_id is not None
+    if self.chat_template is not None:
+      named = self.chat_template.sources
+      settings |= self.chat_template.special_tokens | {
+        "chat_template": named[chat.DEFAULT]
+        if set(named) == {chat.DEFAULT}
+        else [{"name": name, "template": text} for name, text in named.items()]
+      }
+    library = tokenizers.Tokenizer.from_str(self._library.to_str())
+    if settings["add_bos_token"]:
+      library.post_processor = processors.TemplateProcessing(
+        single=f"{texts['bos_token']} $A", special_tokens=[(texts["bos_token"], self.bos_id)]
+      )
+    library.save(str(folder / "tokenizer.json"))
+    text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    (folder / _SETTING_FILES[0]).write_text(text, "utf-8")
 
   def encode_batch(self, texts: Sequence[str], continues: bool = False) -> list[np.ndarray]:
     del continues
@@ -194,9 +223,11 @@ def with_special(
   chat_template: chat.ChatTemplate | None = None,
 ) -> LibraryTokenizer:
   """`library` with the bos, eos and mask tokens of the first of `settings` that names them, else
-  with common names that the vocabulary holds, else without."""
+  with common names that the vocabulary holds, else without. Prompts begin with the bos token
+  unless `settings` hold `add_bos_token: false`."""
   bos, eos, mask = (_find_special(library, settings, name) for name in ("bos", "eos", "mask"))
-  return LibraryTokenizer(library, bos, eos, mask, chat_template)
+  add_bos = next((x["add_bos_token"] for x in settings if "add_bos_token" in x), None)
+  return LibraryTokenizer(library, bos, eos, mask, chat_template, add_bos is not False)
 
 
 def tokenizer_config(folder: pathlib.Path) -> dict:

@@ -8,8 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from sbdjax.data import assets, vocabulary_files
+from sbdjax.data import assets, gguf_header, gguf_tokenizer, vocabulary_files
 from sbdjax.data.bpe_tokenizer import (
+  LibraryTokenizer,
   load_gpt2,
   load_tokenizer_json,
   tokenizer_config,
@@ -75,6 +76,13 @@ class Tokenizer(Protocol):
     """A decoder that is fed one token at a time."""
 
 
+def beginning(tokenizer: Tokenizer) -> list[int]:
+  """What prompts begin with: the bos token, if there is one, unless the tokenizer's files say
+  `add_bos_token: false`; else nothing."""
+  bos_id = tokenizer.bos_id
+  return [] if bos_id is None or not getattr(tokenizer, "add_bos", True) else [bos_id]
+
+
 # Files a tokenizer may consist of, beside llama2.c's `tok*.bin`.
 FILES = (
   "tokenizer.json",
@@ -116,6 +124,12 @@ def _load_folder(folder: pathlib.Path) -> Tokenizer:
   )
 
 
+def _load_file(path: pathlib.Path) -> Tokenizer:
+  if path.suffix == ".json":
+    return load_tokenizer_json(path)
+  return gguf_tokenizer.load(path) if gguf_header.is_gguf(path) else Llama2cTokenizer.load(path)
+
+
 def _load_bpe(folder: pathlib.Path, vocab: pathlib.Path, merges: pathlib.Path) -> Tokenizer:
   """GPT-2's kind of files, cut up as the class that tokenizer_config.json names cuts text."""
   settings = tokenizer_config(folder)
@@ -141,7 +155,7 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
 
   Args:
     name: "text8"; "esm" (the 33 tokens of ESM-2's alphabet, for proteins); "tok512" (embedded
-      llama2.c vocabulary); a `tokenizer.json`; a llama2.c `*.bin`;
+      llama2.c vocabulary); a `tokenizer.json`; a GGUF file; a llama2.c `*.bin`;
       or a folder with one of those or with GPT-2's `encoder.json` and `vocab.bpe`.
     mask_id: sets the tokenizer's `mask_id`; None keeps the vocabulary's own mask token, if any.
 
@@ -159,8 +173,7 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
   elif path.is_dir():
     tokenizer = _load_folder(path)
   elif path.is_file():
-    is_json = path.suffix == ".json"
-    tokenizer = load_tokenizer_json(path) if is_json else Llama2cTokenizer.load(path)
+    tokenizer = _load_file(path)
   else:
     near = difflib.get_close_matches(name, BUILTIN, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -176,6 +189,8 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
 def save(tokenizer: Tokenizer, folder: pathlib.Path) -> str | None:
   """Copies the files that `load_tokenizer` made the tokenizer of, so that `folder` opens as it.
 
+  That of a GGUF file is written as a tokenizer.json.
+
   Returns:
     The name of a built-in one, which has no files to copy; else None.
 
@@ -183,6 +198,10 @@ def save(tokenizer: Tokenizer, folder: pathlib.Path) -> str | None:
     UsageError: it was not made by `load_tokenizer`.
   """
   origin = getattr(tokenizer, "origin", None)
+  of_gguf = origin is not None and gguf_header.is_gguf(pathlib.Path(origin))
+  if of_gguf and isinstance(tokenizer, LibraryTokenizer):
+    tokenizer.save(folder)
+    return None
   if origin is None:
     raise UsageError("this tokenizer was made of no files: save it yourself and load it from there")
   if origin in BUILTIN:

@@ -1,30 +1,29 @@
 """Decodes a list of prompts and hands back plain Python results.
 
 All prompts are padded to one width and run in batches of one size, so one compilation serves
-them all; compiling is timed apart from running.
+them all, and lists of about that width and size (`sizes`); compiling is timed apart from running.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from sbdjax.decode import base, registry
+from sbdjax.decode import base, registry, sizes
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.method import Method
-from sbdjax.decode.prepared import Prepared
+from sbdjax.decode.programs import Programs, Shared, shared
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
 
-T = TypeVar("T")
+__all__ = ["Decoder", "Programs", "Result", "check_context", "pad_prompts"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,8 @@ class Result:
     accepted: how many of them became text.
     finish: "eos" or "length".
     seconds: wall-clock of the batch this row was decoded in, without compilation.
-    batch_size: rows decoded together.
+    batch_size: prompts decoded together, in a list's last batch perhaps fewer. Rows that fill up a
+      program repeat a prompt and are not counted.
     trunk_passes, causal_passes: what `nfe` is made of, for self-speculative models.
   """
 
@@ -114,8 +114,8 @@ def check_context(
       raise UsageError(f"prompt {i} holds token {bad[0]}; the model knows 0..{vocab_size - 1}")
 
 
-def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
-  """The first `rows` rows of a finished Generation as Results."""
+def results_of(out: Generation, rows: int, seconds: float, batch_size: int) -> list[Result]:
+  """The first `rows` rows of a finished Generation as Results, of batches of `batch_size`."""
   out = jax.device_get(out)
   results = []
   for i in range(rows):
@@ -140,7 +140,7 @@ def results_of(out: Generation, rows: int, seconds: float) -> list[Result]:
         reveal_step=out.reveal_step_BxC[i, start:stop].tolist(),
         finish="eos" if out.eos_B[i] else "length",
         seconds=seconds,
-        batch_size=out.length_B.shape[0],
+        batch_size=batch_size,
         trunk_passes=trunk_passes,
         causal_passes=causal_passes,
       )
@@ -153,21 +153,30 @@ class PromptBatch(NamedTuple):
 
   Attributes:
     rows: how many of them were asked for; the others repeat the last one.
+    size: how many are decoded together, but for a last batch that is not full.
     limits: of these rows.
     prompt_BxP: int32, right-padded.
     prompt_len_B: int32.
-    key_B: one typed key per row.
+    key: one typed key, of all batches.
+    row_B: int32, the numbers that rows fold into it: those of their prompts.
   """
 
   rows: int
+  size: int
   limits: Limits
   prompt_BxP: np.ndarray
   prompt_len_B: np.ndarray
-  key_B: jax.Array
+  key: jax.Array
+  row_B: np.ndarray
 
   def arguments(self, method: Method, params: Any) -> tuple[Any, ...]:
     """What a program that decodes it is given."""
-    return method, params, self.limits, self.prompt_BxP, self.prompt_len_B, self.key_B
+    return method, params, self.limits, self.prompt_BxP, self.prompt_len_B, self.key, self.row_B
+
+
+def row_keys(key: jax.Array, row_B: jax.Array) -> jax.Array:
+  """The key of each row [B]; inside the program that needs them, for any other takes time."""
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, row_B)
 
 
 def batches(
@@ -178,80 +187,81 @@ def batches(
   *,
   max_tokens: Sequence[int] | None = None,
   allow_empty: bool = False,
+  width: int = 0,
+  rows: int = 0,
 ) -> Iterator[PromptBatch]:
   """Cuts prompts into batches of one shape, in order.
 
-  Row i uses `fold_in(key, i)`, whatever the batch size. The last batch is filled up with its own
-  last prompt.
+  Row i uses `fold_in(key, i)`, whatever the batch size. Batches are filled up with their own last
+  prompt.
 
   Args:
     key: a typed key.
     batch_size: rows; 0, or more than there are prompts: all at once.
     max_tokens: a smaller limit of each prompt than that of `limits`.
     allow_empty: prompts may be.
+    width: columns, if that is more than the longest prompt has.
+    rows: rows of each batch, if that is more than it has prompts.
 
   Raises:
     UsageError: no prompts, an empty one, or not one number of `max_tokens` for each.
   """
-  padded, lengths = pad_prompts(prompts, allow_empty=allow_empty)
+  padded, lengths = pad_prompts(prompts, width, allow_empty)
   count = len(prompts)
   if max_tokens is not None and len(max_tokens) != count:
     raise UsageError(f"{len(max_tokens)} numbers of max_tokens for {count} prompts: give one each")
-  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(count))
+  least = limits.max_tokens if limits.max_tokens_B is None else limits.max_tokens_B
+  if max_tokens is not None:
+    least = np.minimum(np.asarray(max_tokens, np.int32), least)
+  each = np.broadcast_to(np.asarray(least, np.int32), (count,))
   size = min(batch_size or count, count)
   for first in range(0, count, size):
-    rows = np.minimum(np.arange(first, first + size), count - 1)
-    own = limits
-    if max_tokens is not None:
-      own = limits.replace(max_tokens_B=np.asarray(max_tokens, np.int32)[rows])
-    yield PromptBatch(min(size, count - first), own, padded[rows], lengths[rows], keys[rows])
+    at = np.minimum(np.arange(first, first + max(size, rows)), min(first + size, count) - 1)
+    own = limits.replace(max_tokens_B=each[at])
+    rows_B = at.astype(np.int32)
+    yield PromptBatch(min(size, count - first), size, own, padded[at], lengths[at], key, rows_B)
 
 
-class Programs:
-  """Compiled programs by the structure, shapes and dtypes of their arguments, as `jax.jit` has it.
+def padded_width(
+  method: Method, lm: LM | SigmaLM, limits: Limits, prompts: Sequence[Sequence[int]]
+) -> int:
+  """Columns to pad `prompts` to, so that others share their program."""
+  longest = max(map(len, prompts), default=0)
+  return sizes.width(longest, limits.max_tokens, lm.config.max_seq_len, method.whole_canvas)
 
-  At most `keep` of them: the one that was not used for longest is dropped, so that a long session
-  with many methods does not fill the memory.
-  """
 
-  def __init__(self, keep: int = 16):
-    self._keep = keep
-    self._programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()
-
-  def find(self, args: Any, compile_for: Callable[[], T]) -> T:
-    """The program for `args`, made by `compile_for` where there is none.
-
-    For a dropped program to go away, `compile_for` must make a function of its own: `jax.jit`
-    keeps what it compiled as long as its function lives.
-    """
-    leaves, structure = jax.tree.flatten(args)
-    signature = (structure, *map(jax.typeof, leaves))
-    if signature not in self._programs:
-      self._programs[signature] = compile_for()
-    self._programs.move_to_end(signature)
-    while len(self._programs) > self._keep:
-      self._programs.popitem(last=False)
-    return self._programs[signature]
-
-  def __len__(self) -> int:
-    return len(self._programs)
+def padded_limits(method: Method, lm: LM | SigmaLM, limits: Limits, width: int) -> Limits:
+  """`limits` as an argument of a program, in buffers that serve other limits, too."""
+  least = limits.max_tokens if limits.max_tokens_B is None else limits.max_tokens_B
+  longest = limits.max_tokens
+  if not method.whole_canvas:
+    longest = sizes.limit(longest, width, lm.config.max_seq_len)
+  return limits.replace(
+    max_tokens=longest, max_tokens_B=np.minimum(limits.max_tokens, least).astype(np.int32)
+  )
 
 
 class Decoder:
   """Decodes prompts with one model, by any method.
 
   The method is an argument of the compiled program: other numbers in it (gamma, a temperature)
-  compile nothing, another rule or block size compiles once. The last `Programs.keep` programs stay.
+  compile nothing, another rule or block size compiles once. Prompts of about as many tokens, lists of
+  about as many prompts and limits of about as many tokens share a program; see `sizes`.
   Parameters are prepared (`LM.prepare`) once for each object given.
 
   Attributes:
     compile_seconds: time spent compiling so far.
   """
 
-  def __init__(self, lm: LM | SigmaLM, limits: Limits, keep: int = 16):
-    """For `lm`; `limits` hold for every row, and the last `keep` programs are kept."""
+  def __init__(self, lm: LM | SigmaLM, limits: Limits, keep: int = 16, using: Shared | None = None):
+    """For `lm`; `limits` hold for every row.
+
+    Args:
+      keep: so many programs are kept, those used last.
+      using: programs and parameters shared with others of the same model; None: its own.
+    """
     self._lm, self._limits = lm, limits
-    self._programs, self._prepared = Programs(keep), Prepared(lm)
+    self._programs, self._prepared = using or shared(lm, keep)
     self.compile_seconds = 0.0
 
   def generate(
@@ -279,19 +289,24 @@ class Decoder:
       UsageError: the model cannot be decoded this way, or prompts are missing.
     """
     registry.check_model(method, self._lm)
+    width = padded_width(method, self._lm, self._limits, prompts)
+    limits = padded_limits(method, self._lm, self._limits, width)
+    rows = sizes.rows(len(prompts))
     cut = functools.partial(batches, max_tokens=max_tokens, allow_empty=method.any_order)
-    for batch in cut(prompts, key, batch_size, self._limits):
+    cut = functools.partial(cut, width=width, rows=min(rows, batch_size or rows))
+    for batch in cut(prompts, key, batch_size, limits):
       prepared = self._prepared(method, params, len(batch.prompt_len_B))
       args = batch.arguments(method, prepared)
       run = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       out = jax.block_until_ready(run(*args))
       seconds = time.perf_counter() - start
-      yield from results_of(out, batch.rows, seconds)
+      yield from results_of(out, batch.rows, seconds, batch.size)
 
   def _compile(self, args: tuple) -> Callable[..., Generation]:
-    def run(method, params, limits, *prompt):
-      return base.decode(method.sampler(self._lm, limits), params, *prompt).out
+    def run(method, params, limits, prompt_BxP, prompt_len_B, key, row_B):
+      sampler = method.sampler(self._lm, limits)
+      return base.decode(sampler, params, prompt_BxP, prompt_len_B, row_keys(key, row_B)).out
 
     start = time.perf_counter()
     compiled = jax.jit(run).lower(*args).compile()

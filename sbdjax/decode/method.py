@@ -82,6 +82,14 @@ class Method(pytree.Struct):
   counts_prefill: ClassVar[bool] = False
   one_token: ClassVar[bool] = False
 
+  @property
+  def whole_canvas(self) -> bool:
+    """Whether forwards run prompt and canvas whole, so that what pads them costs time in each.
+
+    Prompts are then padded less, and the canvas not at all.
+    """
+    return False
+
   def sampler(self, lm: Any, limits: Limits) -> Sampler:
     """The sampler of `lm` with these settings; its numbers may be traced.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from sbdjax.decode.base import Limits
-from sbdjax.decode.generate import Result, pad_prompts, results_of
+from sbdjax.decode.base import Generation, Limits
+from sbdjax.decode.generate import Result, pad_prompts, padded_limits, padded_width, results_of
 from sbdjax.decode.method import Canvas, Method
-from sbdjax.decode.prepared import Prepared
+from sbdjax.decode.programs import Shared, shared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,24 +40,58 @@ class Frame:
 class Streamer:
   """A method compiled step by step, for one prompt at a time.
 
+  Programs serve other prompts, limits and numbers of the method as those of `Decoder` do.
+
   Attributes:
     compile_seconds: time spent compiling.
   """
 
   def __init__(
-    self, lm: Any, limits: Limits, method: Method, params: Any, prompts: Sequence[Sequence[int]]
+    self,
+    lm: Any,
+    limits: Limits,
+    method: Method,
+    params: Any,
+    prompts: Sequence[Sequence[int]],
+    using: Shared | None = None,
+    width: int = 0,
   ):
-    """Compiles for prompts as long as the longest of `prompts`, and prepares `params`."""
-    sampler = method.sampler(lm, limits)
-    params = Prepared(lm)(method, params, 1)
-    self._method, self._params, self._done = method, params, sampler.done
-    self._padded, self._lengths = pad_prompts(prompts, allow_empty=method.any_order)
-    row = (self._padded[:1], self._lengths[:1], jax.random.key(0)[None])
+    """Compiles for prompts as long as the longest of `prompts`, and prepares `params`.
+
+    Args:
+      using: programs and parameters shared with others of the same model; None: its own.
+      width: tokens that prompts are padded to at least, so that longer ones find the same programs.
+    """
+    programs, prepared = using or shared(lm)
+    width = max(width, padded_width(method, lm, limits, prompts))
+    self._lm, self._method = lm, method
+    self._padded, self._lengths = pad_prompts(prompts, width, method.any_order)
+    self._settings = method, prepared(method, params, 1), padded_limits(method, lm, limits, width)
+    self._done = method.sampler(lm, limits).done
+    self.compile_seconds = 0.0
+    args = (*self._settings, *self._row(0, jax.random.key(0)))
+    self._init, self._step = programs.find(args, lambda: self._compile(args), kind="stream")
+
+  def _row(self, index: int, key: jax.Array) -> tuple[Any, ...]:
+    """What the prompt's program is given of prompt `index`."""
+    keys = jax.random.fold_in(key, index)[None]
+    return self._padded[index : index + 1], self._lengths[index : index + 1], keys
+
+  def _compile(self, args: tuple) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    lm = self._lm
+
+    def init(method, params, limits, *prompt):
+      return method.sampler(lm, limits).init(params, *prompt)
+
+    def step(method, params, limits, state):
+      return method.sampler(lm, limits).step(params, state)
+
     start = time.perf_counter()
-    self._init = jax.jit(sampler.init).lower(params, *row).compile()
-    state = jax.eval_shape(sampler.init, params, *row)
-    self._step = jax.jit(sampler.step).lower(params, state).compile()
-    self.compile_seconds = time.perf_counter() - start
+    lowered = jax.jit(init).lower(*args)
+    state = lowered.out_info
+    programs = lowered.compile(), jax.jit(step).lower(*args[:3], state).compile()
+    self.compile_seconds += time.perf_counter() - start
+    return programs
 
   def frames(self, index: int, key: jax.Array) -> Iterator[Frame]:
     """Decodes prompt `index`: a frame after the prompt's forward, and one after each further one.
@@ -65,25 +99,24 @@ class Streamer:
     Args:
       key: one typed key. The noise is that of `Decoder.generate`: one key per prompt.
     """
+    row = self._row(index, key)
     start = time.perf_counter()
-    keys = jax.random.fold_in(key, index)[None]
-    prompt = self._padded[index : index + 1], self._lengths[index : index + 1]
-    state = jax.block_until_ready(self._init(self._params, *prompt, keys))
+    state = jax.block_until_ready(self._init(*self._settings, *row))
     seconds = time.perf_counter() - start
     yield self._frame(state, state, seconds)
     while not bool(self._done(state)[0]):
       before = state
       start = time.perf_counter()
-      state = jax.block_until_ready(self._step(self._params, state))
+      state = jax.block_until_ready(self._step(*self._settings, state))
       seconds += time.perf_counter() - start
       yield self._frame(before, state, seconds)
 
   def _frame(self, before: Any, state: Any, seconds: float) -> Frame:
     """What became of the canvas that the forward from `before` to `state` worked on."""
-    (result,) = results_of(state.out, 1, seconds)
+    (result,) = results_of(state.out, 1, seconds, batch_size=1)
     canvas = self._method.canvas(before)
     first = int(canvas.start_B[0])
-    old, new = (_span(s.out.tokens_BxC[0], canvas) for s in (before, state))
+    old, new = (_span(s.out, canvas) for s in (before, state))
     drafts = self._method.last_drafts(state)
     shown = np.full(new.shape, -1) if drafts is None else np.asarray(drafts[0])
     return Frame(
@@ -96,9 +129,10 @@ class Streamer:
     )
 
 
-def _span(tokens_C: jax.Array, canvas: Canvas) -> np.ndarray:
+def _span(out: Generation, canvas: Canvas) -> np.ndarray:
   """The tokens of the canvas, -1 where there are none, so that it always has its size."""
+  tokens_C = np.asarray(out.tokens_BxC)[0]  # on the host: nothing is compiled to cut it
   first = int(canvas.start_B[0])
   end = tokens_C.shape[0] if canvas.end_B is None else int(canvas.end_B[0])
-  tokens = np.asarray(tokens_C[first : min(first + canvas.size, end)])
+  tokens = tokens_C[first : min(first + canvas.size, end)]
   return np.pad(tokens, (0, canvas.size - len(tokens)), constant_values=-1)

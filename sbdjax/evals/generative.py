@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
 
@@ -45,8 +45,8 @@ class Generative(NamedTuple):
 def generative_nll(judge: Judge, tokenizer: Tokenizer, texts: Sequence[str]) -> Generative:
   """Scores texts from their beginning.
 
-  A bos token comes first where the judge's vocabulary has one; where it has none, the first token
-  of each text is given and not scored. Nothing is added at the end.
+  A bos token comes first where the judge's prompts begin with one; else the first token of each
+  text is given and not scored. Nothing is added at the end.
 
   Args:
     judge: an autoregressive model.
@@ -55,7 +55,7 @@ def generative_nll(judge: Judge, tokenizer: Tokenizer, texts: Sequence[str]) -> 
   Raises:
     UsageError: a text that leaves nothing to score.
   """
-  first = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+  first = beginning(tokenizer)
   longest = judge.lm.config.max_seq_len
   rows = [first + list(map(int, tokenizer.encode(text))) for text in texts]
   short = next((i for i, row in enumerate(rows) if len(row) < 2), None)

@@ -7,21 +7,21 @@ sampler of bound gamma cannot reveal much more than 1 + gamma / H tokens per for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sbdjax.decode import sizes
+from sbdjax.decode.programs import Programs
 from sbdjax.decode.scores import entropy
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.masks import Causal
 from sbdjax.sigma_lm import SigmaLM
-
-# Widths are rounded up to a multiple of this, so that few are compiled.
-_STEP = 64
 
 
 class Scores(NamedTuple):
@@ -55,32 +55,29 @@ class Judge:
     UsageError: a self-speculative model, which has no next-token distribution.
   """
 
-  def __init__(self, lm: LM | SigmaLM, params: Any, batch_size: int = 16):
+  def __init__(
+    self, lm: LM | SigmaLM, params: Any, batch_size: int = 16, programs: Programs | None = None
+  ):
+    """For `lm`.
+
+    Args:
+      batch_size: texts scored together.
+      programs: shared with others of the same model; None: its own.
+    """
     if isinstance(lm, SigmaLM):
       raise UsageError(
         "a self-speculative model cannot judge text: name an autoregressive checkpoint as judge"
       )
     self.lm, self._params, self._batch_size = lm, params, batch_size
-    self._run = jax.jit(self._forward)
+    self._programs = Programs() if programs is None else programs
 
-  def _forward(self, params: Any, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(nll, entropy) float32 [B, L - 1] of the tokens from the second on."""
-    batch, length = tokens_BxL.shape
-    hidden, _ = self.lm.apply(
-      params,
-      tokens_BxL,
-      positions_BxT=jnp.broadcast_to(jnp.arange(length), (batch, length)),
-      mask=Causal(),
-    )
+  def _run(self, tokens_BxL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    args = (self._params, tokens_BxL)
+    run = self._programs.find(args, lambda: self._compile(args), kind="judge")
+    return jax.device_get(run(*args))
 
-    def row(args):  # one row's logits exist at a time
-      hidden_LxD, targets_L = args
-      logits = self.lm.logits(params, hidden_LxD)
-      log_p = jax.nn.log_softmax(logits, axis=-1)
-      picked = jnp.take_along_axis(log_p, targets_L[:, None], axis=-1)
-      return -picked[:, 0], entropy(logits)
-
-    return jax.lax.map(row, (hidden[:, :-1], tokens_BxL[:, 1:]))
+  def _compile(self, args: tuple) -> Callable[..., Any]:
+    return jax.jit(functools.partial(_forward, self.lm)).lower(*args).compile()
 
   def score(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> Scores:
     """Scores `texts[i]` as the continuation of `prompts[i]`.
@@ -98,7 +95,7 @@ class Judge:
         f"the judge reads at most {config.max_seq_len} tokens, a text with its prompt has "
         f"{lengths.max()}: lower decoder.max_tokens"
       )
-    width = -(-int(lengths.max()) // _STEP) * _STEP
+    width = sizes.text(int(lengths.max()), config.max_seq_len)
     tokens = np.zeros((len(texts), width), np.int32)
     for row, prompt, text in zip(tokens, prompts, texts, strict=True):
       row[: len(prompt) + len(text)] = [*prompt, *text]
@@ -110,13 +107,34 @@ class Judge:
     index = np.arange(1, width)
     counts = (index >= starts[:, None]) & (index < lengths[:, None])
     nll, bits = np.zeros(counts.shape), np.zeros(counts.shape)
-    for first in range(0, len(texts), self._batch_size):
-      rows = np.arange(first, first + self._batch_size)
+    size = min(self._batch_size, sizes.rows(len(texts)))
+    for first in range(0, len(texts), size):
+      rows = np.arange(first, first + size)
       kept = rows[rows < len(texts)]
-      out = jax.device_get(self._run(self._params, tokens[np.minimum(rows, len(texts) - 1)]))
+      out = self._run(tokens[np.minimum(rows, len(texts) - 1)])
       nll[kept], bits[kept] = (x[: len(kept)] for x in out)
     return Scores(
       nll=np.sum(nll * counts, axis=1),
       entropy=np.sum(bits * counts, axis=1),
       tokens=np.sum(counts, axis=1),
     )
+
+
+def _forward(lm: LM, params: Any, tokens_BxL: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(nll, entropy) float32 [B, L - 1] of the tokens from the second on."""
+  batch, length = tokens_BxL.shape
+  hidden, _ = lm.apply(
+    params,
+    tokens_BxL,
+    positions_BxT=jnp.broadcast_to(jnp.arange(length), (batch, length)),
+    mask=Causal(),
+  )
+
+  def row(args):  # one row's logits exist at a time
+    hidden_LxD, targets_L = args
+    logits = lm.logits(params, hidden_LxD)
+    log_p = jax.nn.log_softmax(logits, axis=-1)
+    picked = jnp.take_along_axis(log_p, targets_L[:, None], axis=-1)
+    return -picked[:, 0], entropy(logits)
+
+  return jax.lax.map(row, (hidden[:, :-1], tokens_BxL[:, 1:]))

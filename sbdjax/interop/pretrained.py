@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from sbdjax.data import assets, tokenizers
+from sbdjax.data import assets, gguf_header, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
-from sbdjax.interop import llama2c, native
+from sbdjax.interop import llama2c, native, smollm2
+from sbdjax.interop.gguf import load as gguf_load
 from sbdjax.interop.hf import directory, save, tensor_files
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import sharded
@@ -44,7 +45,7 @@ class Pretrained(NamedTuple):
   """An opened checkpoint: the model, its parameters, its tokenizer and decoding defaults.
 
   The model is a SigmaLM where causal blocks were trained on top of it. The tokenizer is None where
-  a Hugging Face directory comes without tokenizer files.
+  a Hugging Face directory comes without tokenizer files, or a GGUF file without a vocabulary.
   """
 
   lm: LM | SigmaLM
@@ -80,15 +81,16 @@ def load_pretrained(
   """Opens a checkpoint.
 
   Args:
-    path: the name of an embedded one (`EMBEDDED`), a Hugging Face directory, a llama2.c `.bin`, a
-      `.safetensors` file of this package, a training workdir (its newest checkpoint; EMA weights
-      where it kept them), or one checkpoint of it, `WORKDIR/checkpoints/STEP`.
+    path: the name of an embedded one (`EMBEDDED`), "smollm2-135m" (which `make smollm2` installs), a
+      Hugging Face directory, a GGUF file, a llama2.c `.bin`, a `.safetensors` file of this package,
+      a training workdir (its newest checkpoint; EMA weights where it kept them), or one checkpoint
+      of it, `WORKDIR/checkpoints/STEP`.
     dtype: of parameters and activations. None: the checkpoint's, but float32 for half precision on a
       CPU, which has no products of it: XLA would widen every weight in every forward. "stored": the
-      checkpoint's anywhere, to train on or to save again.
+      checkpoint's anywhere, to train on or to save again. Quantized weights count as float32.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
-      default device. A Hugging Face directory is read tensor by tensor into that layout. The
-      model's functions are traced with it, for kernels that have to be cut over devices.
+      default device. Hugging Face directories and GGUF files are read tensor by tensor into that
+      layout. The model's functions are traced with it, for kernels that have to be cut over devices.
     attention: how attention is computed, as of `lm.make_lm`; no checkpoint says it.
     attention_backend: the old name of `attention`, for one release.
 
@@ -133,26 +135,34 @@ def _tell_widened() -> None:
   )
 
 
+def _find(name: str) -> pathlib.Path:
+  """The file or folder that a user's name of a checkpoint stands for, there or not."""
+  if name in EMBEDDED:
+    return assets.path(EMBEDDED[name])
+  return smollm2.find() if name == smollm2.NAME else pathlib.Path(name).expanduser()
+
+
 def _open(
   path: str | os.PathLike,
   in_dtype: Callable[[TransformerConfig], TransformerConfig],
   mesh: Mesh | None,
   attention: str,
 ) -> Pretrained:
-  name = str(path)
-  file = assets.path(EMBEDDED[name]) if name in EMBEDDED else pathlib.Path(name).expanduser()
+  file = _find(str(path))
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, in_dtype, shardings, attention))
-  head = None
+  head, checked = None, False
   how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
     config, head, params, tokenizer_name, eos_ids, how = _read_workdir(file)
   elif not file.exists():
     raise CheckpointError(
       f"no checkpoint at {path}: give a file, a workdir, a Hugging Face directory, or one of "
-      f"{', '.join(sorted(EMBEDDED))}"
+      f"{', '.join([*sorted(EMBEDDED), smollm2.NAME])}"
     )
+  elif gguf_header.is_gguf(file):
+    return Pretrained(*gguf_load.read(file, in_dtype, shardings, attention))
   elif file.suffix == ".safetensors":
     config, params, settings = native.read(file)
     try:
@@ -164,12 +174,14 @@ def _open(
     raise tensor_files.refuse_pickle(file)
   else:
     config, params = llama2c.read(file)
+    checked = True  # shapes follow from the header: to trace the network for them takes time
     beside = file.with_name(f"tok{config.vocab_size}.bin")
     tokenizer_name = str(beside) if beside.is_file() else f"tok{config.vocab_size}"
     eos_ids = (1, 2)  # llama2.c ends a text at its bos token; 2 is eos in the vocabulary
   config = in_dtype(config)
   lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
-  check_params(lm, params, str(path))
+  if not checked:
+    check_params(lm, params, str(path))
   params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)
   if mesh is not None:
     params = jax.device_put(params, shardings(params))

@@ -9,7 +9,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from sbdjax.data.tokenizers import load_tokenizer
+from sbdjax import prompts
+from sbdjax.data.tokenizers import beginning, load_tokenizer
 from sbdjax.errors import DataError, UsageError
 from tests.helpers import require_shared
 
@@ -149,3 +150,13 @@ def test_errors_are_one_line(tmp_path):
     with pytest.raises(kind, match=message) as error:
       load_tokenizer(str(name))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("settings", "expected"), [({}, True), ({"add_bos_token": False}, False)])
+def test_prompts_begin_with_a_bos_unless_the_files_say_no(tmp_path, settings, expected):
+  train_metaspace(tmp_path / "tokenizer.json")
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+  tokenizer = load_tokenizer(str(tmp_path))
+  assert beginning(tokenizer) == [1] * expected
+  assert prompts.encode(tokenizer, "the cat") == [1] * expected + tokenizer.encode("the cat")
+  assert prompts.encode(tokenizer, "<s>the")[:2] == [1, *tokenizer.encode("the")][:2]

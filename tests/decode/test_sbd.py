@@ -51,10 +51,11 @@ class Run:
     return widths
 
   def _lm(self):
-    def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None):
+    def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None, write=True):
       del params, mask, slots_BxT
       jax.debug.callback(lambda width=tokens_BxT.shape[1]: self._widths.append(width))
-      return jnp.broadcast_to(positions_BxT, tokens_BxT.shape)[..., None], cache
+      hidden = jnp.broadcast_to(positions_BxT, tokens_BxT.shape)[..., None]
+      return hidden, models.stored(cache, tokens_BxT, write)
 
     def logits(params, hidden):
       del params

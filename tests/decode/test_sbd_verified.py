@@ -32,13 +32,14 @@ def scripted_lm(right_B):
   In the other rows the masked half says something else, so that no draft is ever accepted.
   """
 
-  def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None):
+  def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None, write=True):
     del params, mask, slots_BxT
     is_mask = tokens_BxT == CONFIG.mask_id
     # A clean token speaks for the next position, a mask for its own.
     spoken = (positions_BxT + jnp.where(is_mask, 0, 1)) % 11
     wrong = is_mask & ~jnp.asarray(right_B)[:, None]
-    return jnp.where(wrong, (spoken + 5) % 11, spoken)[..., None], cache
+    hidden = jnp.where(wrong, (spoken + 5) % 11, spoken)[..., None]
+    return hidden, models.stored(cache, tokens_BxT, write)
 
   def logits(params, hidden):
     del params

@@ -239,7 +239,7 @@ def test_a_tensor_of_another_dtype_is_named(copy, dtype):
 
 def test_nothing_is_read_before_all_is_found_right(copy, monkeypatch):
   folder = copy(tensors=without("model.norm.weight"))
-  monkeypatch.setattr(tensor_files, "read", lambda *args: pytest.fail("read a tensor"))
+  monkeypatch.setattr(tensor_files.Stored, "read", lambda *args: pytest.fail("read a tensor"))
   refused(folder, "model.norm.weight")
 
 
@@ -348,14 +348,14 @@ def test_any_piece_of_a_leaf_is_that_piece_of_the_whole(saved, name):
 @pytest.fixture
 def reads(monkeypatch):
   """Bytes of every read of a tensor so far."""
-  sizes, read = [], tensor_files.read
+  sizes, read = [], tensor_files.Stored.read
 
   def watched(stored, rows=None):
     out = read(stored, rows)
     sizes.append(out.nbytes)
     return out
 
-  monkeypatch.setattr(tensor_files, "read", watched)
+  monkeypatch.setattr(tensor_files.Stored, "read", watched)
   return sizes
 
 

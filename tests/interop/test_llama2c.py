@@ -14,7 +14,8 @@ from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import CheckpointError, UsageError
 from sbdjax.interop import llama2c
-from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.interop.pretrained import check_params, load_pretrained
+from sbdjax.lm import make_lm
 from sbdjax.losses import ntp
 from tests import models
 from tests.helpers import require_shared
@@ -36,6 +37,12 @@ DOCUMENTED = (
 @pytest.fixture(scope="module")
 def stories():
   return load_pretrained("stories260K")
+
+
+def test_shapes_follow_from_the_header():
+  """`load_pretrained` does not check them again."""
+  config, params = llama2c.read(assets.path("stories260K.bin"))
+  check_params(make_lm(config), params, "stories260K")
 
 
 def test_the_documented_story_word_for_word(stories):

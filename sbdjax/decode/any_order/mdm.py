@@ -213,6 +213,10 @@ class MDM(Method):
       return self
     return self.replace(attention=defaults.attention)
 
+  @property
+  def whole_canvas(self) -> bool:
+    return True
+
   def canvas(self, state: MDMState) -> Canvas:
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 

@@ -142,6 +142,10 @@ class SSMD(Method):
   def __post_init__(self) -> None:
     pytree.check(self.n_inner >= 0, f"n_inner={self.n_inner} must not be negative (0: no limit)")
 
+  @property
+  def whole_canvas(self) -> bool:
+    return True
+
   def canvas(self, state: SSMDState) -> Canvas:
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 

@@ -23,15 +23,16 @@ class Drafts(pytree.Struct):
 
   Attributes:
     token_BxM: int32, draft of the j-th token after it.
-    second_BxM: int32, second choice at the same place.
-    log_prob_BxMx2: float32, log-probability of the two under the masked half.
+    second_BxM: int32, second choice at the same place; None where nobody verifies it.
+    log_prob_BxMxC: float32, log-probability under the masked half of the draft (C = 1), and of the
+      second choice (C = 2) where there is one; None where the schedule does not ask.
     count_B: int32, how many there are.
     logits_BxMxV: what they were drawn from, if the verify rule needs it, else None.
   """
 
   token_BxM: jax.Array
-  second_BxM: jax.Array
-  log_prob_BxMx2: jax.Array
+  second_BxM: jax.Array | None
+  log_prob_BxMxC: jax.Array | None
   count_B: jax.Array
   logits_BxMxV: jax.Array | None
 
@@ -55,10 +56,12 @@ class Drafting(Part):
 
   Attributes:
     alternates: verify in one forward and draft in the next.
+    needs_log_probs: the points depend on the probabilities of the drafts.
   """
 
   kind: ClassVar[str] = "drafting"
   alternates: ClassVar[bool] = False
+  needs_log_probs: ClassVar[bool] = False
 
   def __call__(self, drafts: Drafts, candidates: bool) -> AcceptancePoints:
     """The points that a forward drafts after.
@@ -102,6 +105,8 @@ class FanOut(Drafting):
     UsageError: points < 0.
   """
 
+  needs_log_probs: ClassVar[bool] = True
+
   points: int = pytree.static(default=0)
 
   def __post_init__(self) -> None:
@@ -130,7 +135,8 @@ def point_log_probs(drafts: Drafts, candidates: bool) -> jax.Array:
   [B, M + 1]: exactly j drafts accepted; with candidates [B, 2M + 1]: then, for j = 1..M, j - 1
   accepted and the second choice of draft j taken. -inf where the row has no such point.
   """
-  first, second = drafts.log_prob_BxMx2[..., 0], drafts.log_prob_BxMx2[..., 1]
+  assert drafts.log_prob_BxMxC is not None
+  first = drafts.log_prob_BxMxC[..., 0]
   m = first.shape[1]
   reach = jnp.cumsum(jnp.pad(first, ((0, 0), (1, 0))), axis=1)  # drafts 1..j are all accepted
   rejected = jnp.log(jnp.maximum(-jnp.expm1(first), 1e-6))
@@ -139,5 +145,6 @@ def point_log_probs(drafts: Drafts, candidates: bool) -> jax.Array:
   chain = jnp.where(jnp.arange(m + 1) <= drafts.count_B[:, None], chain, -jnp.inf)
   if not candidates:
     return chain
+  second = drafts.log_prob_BxMxC[..., 1]
   branch = jnp.where(jnp.arange(m) < drafts.count_B[:, None], reach[:, :-1] + second, -jnp.inf)
   return jnp.concatenate([chain, branch], axis=1)

@@ -95,14 +95,16 @@ class SBD(Method):
     def step(params: Any, state: SBDState) -> SBDState:
       out, done_B = state.out, state.out.done_B
       committing_B = state.pending_B & ~done_B
-      logits, cache = jax.lax.cond(
+      logits, entries = jax.lax.cond(
         jnp.any(committing_B),
         lambda: predict(lm, params, state, k, num_causal=k),
         lambda: predict(lm, params, state, k, num_causal=0),
       )
+      index_Bxk = state.block_start_B[:, None] + jnp.arange(k)
+      slots_Bxk = jnp.where(committing_B[:, None], index_Bxk - k, state.cache.capacity)
+      cache = kv_cache.write(state.cache, entries.k, entries.v, slots_Bxk)
       cache = kv_cache.commit(cache, jnp.where(committing_B, k, 0))
 
-      index_Bxk = state.block_start_B[:, None] + jnp.arange(k)
       canvas = jnp.take_along_axis(out.tokens_BxC, index_Bxk, axis=1)
       keys_B = jax.vmap(jax.random.fold_in)(state.key_B, out.nfe_B)
       revealed = self.rule(logits, canvas == mask_id)
@@ -131,22 +133,22 @@ def mask_token(lm: LM) -> int:
 
 def predict(
   lm: LM, params: Any, state: SBDState, k: int, num_causal: int
-) -> tuple[jax.Array, KVCache]:
-  """Logits float32 [B, k, V] of the canvas (Algorithm 3), and the cache.
+) -> tuple[jax.Array, kv_cache.Entries]:
+  """Logits float32 [B, k, V] of the canvas (Algorithm 3), and what the block before it stores.
 
   Args:
-    num_causal: k: rows with a pending block run it too, causally, and store it; 0: nobody does.
+    num_causal: k: rows with a pending block run it too, causally, to be stored; 0: nobody does,
+      and the entries are zeros.
   """
   offset_T = jnp.arange(-num_causal, k)
   position_BxT = state.block_start_B[:, None] + offset_T
-  # Rows without a pending block bring the canvas alone; their other columns see and store
-  # nothing that counts.
+  # Rows without a pending block bring the canvas alone; their other columns see nothing that
+  # counts, and are not stored.
   valid_BxT = (offset_T >= 0) | state.pending_B[:, None]
   tokens_BxT = jnp.take_along_axis(
     state.out.tokens_BxC, jnp.where(valid_BxT, position_BxT, 0), axis=1
   )
-  stored_BxT = valid_BxT & (offset_T < 0)
-  hidden, cache = lm.apply(
+  hidden, entries = lm.apply(
     params,
     tokens_BxT,
     positions_BxT=jnp.maximum(position_BxT, 0),
@@ -156,6 +158,6 @@ def predict(
       num_causal=num_causal,
     ),
     cache=state.cache,
-    slots_BxT=jnp.where(stored_BxT, position_BxT, state.cache.capacity),
+    write=False,
   )
-  return lm.logits(params, hidden[:, num_causal:]), cache
+  return lm.logits(params, hidden[:, num_causal:]), entries.first(num_causal).first(k)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import pytree
-from sbdjax.cache import KVCache
+from sbdjax.cache import Entries, KVCache
 from sbdjax.decode.base import Generation
 from sbdjax.decode.causal.drafting import AcceptancePoints, Drafts
 from sbdjax.decode.causal.sbd import mask_token
@@ -42,21 +42,20 @@ class Forwarded(NamedTuple):
     chain_BxTxD: hidden states of c and the drafts.
     seconds_BxSxD: of the second choices, none where they are not verified.
     blocks_BxPxkxD: of the masks after each point.
-    cache: with the chain and the second choices written, nothing committed.
+    entries: keys and values of the chain, then of the second choices.
   """
 
   chain_BxTxD: jax.Array
   seconds_BxSxD: jax.Array
   blocks_BxPxkxD: jax.Array
-  cache: KVCache
+  entries: Entries
 
 
 class InputTokens(NamedTuple):
-  """Tokens of a forward, int32 [B, T] each: ids, positions, and the slots they are written to."""
+  """Tokens of a forward and their positions, int32 [B, T] each."""
 
   token: jax.Array
   position: jax.Array
-  slot: jax.Array
 
 
 def forward(
@@ -72,7 +71,9 @@ def forward(
   batch = state.out.length_B.shape[0]
   after = [jnp.broadcast_to(jnp.arange(num_seconds), (batch, num_seconds))]
   via = [jnp.full((batch, num_seconds), -1)]
-  inputs = [chain_tokens(state, num_chain), second_tokens(state, num_seconds, k)]
+  inputs = [chain_tokens(state, num_chain)]
+  if num_seconds:
+    inputs.append(second_tokens(state, num_seconds))
   num_blocks = 0
   if points is not None:
     num_blocks = points.after.shape[1]
@@ -80,7 +81,7 @@ def forward(
     after.append(jnp.where(points.via_second, points.after - 1, points.after))
     via.append(jnp.where(points.via_second, points.after - 1, -1))
   joined = InputTokens(*(jnp.concatenate(x, axis=1) for x in zip(*inputs, strict=True)))
-  hidden, cache = lm.apply(
+  hidden, entries = lm.apply(
     params,
     joined.token,
     positions_BxT=joined.position,
@@ -92,10 +93,11 @@ def forward(
       sizes=(1,) * num_seconds + (k,) * num_blocks,
     ),
     cache=state.cache,
-    slots_BxT=joined.slot,
+    write=False,
   )
   chain, seconds, blocks = jnp.split(hidden, [num_chain, num_chain + num_seconds], axis=1)
-  return Forwarded(chain, seconds, blocks.reshape(batch, num_blocks, k, hidden.shape[-1]), cache)
+  blocks = blocks.reshape(batch, num_blocks, k, hidden.shape[-1])
+  return Forwarded(chain, seconds, blocks, entries.first(num_chain + num_seconds))
 
 
 def chain_tokens(state: VerifiedState, num_chain: int) -> InputTokens:
@@ -103,32 +105,21 @@ def chain_tokens(state: VerifiedState, num_chain: int) -> InputTokens:
   last_Bx1 = state.out.length_B[:, None] - 1
   c_Bx1 = jnp.take_along_axis(state.out.tokens_BxC, last_Bx1, axis=1)
   token_BxT = jnp.concatenate([c_Bx1, state.drafts.token_BxM[:, : num_chain - 1]], axis=1)
-  position_BxT = last_Bx1 + jnp.arange(num_chain)
-  return InputTokens(token_BxT, position_BxT, position_BxT)
+  return InputTokens(token_BxT, last_Bx1 + jnp.arange(num_chain))
 
 
-def second_tokens(state: VerifiedState, num_seconds: int, k: int) -> InputTokens:
+def second_tokens(state: VerifiedState, num_seconds: int) -> InputTokens:
   """Second choices of the first `num_seconds` drafts, each a branch of one token."""
+  assert state.drafts.second_BxM is not None
   position_BxS = state.out.length_B[:, None] + jnp.arange(num_seconds)
-  slot_S = branch_slot(state.cache, k, jnp.arange(num_seconds))
-  slot_BxS = jnp.broadcast_to(slot_S, position_BxS.shape)
-  return InputTokens(state.drafts.second_BxM[:, :num_seconds], position_BxS, slot_BxS)
-
-
-def branch_slot(cache: KVCache, k: int, index: jax.Array) -> jax.Array:
-  """Slot of the second choice of draft `index`.
-
-  It shares its position with that draft; until one of the two is chosen it is stored apart.
-  """
-  return cache.capacity - k + index
+  return InputTokens(state.drafts.second_BxM[:, :num_seconds], position_BxS)
 
 
 def block_tokens(
   state: VerifiedState, points: AcceptancePoints, k: int, mask_id: int
 ) -> InputTokens:
-  """k masks after each point, which are not stored."""
+  """k masks after each point."""
   start_BxP = state.out.length_B[:, None] + points.after
   position_BxPxk = start_BxP[..., None] + jnp.arange(k)
   position_BxT = position_BxPxk.reshape(start_BxP.shape[0], -1)
-  nowhere = jnp.full_like(position_BxT, state.cache.capacity)
-  return InputTokens(jnp.full_like(position_BxT, mask_id), position_BxT, nowhere)
+  return InputTokens(jnp.full_like(position_BxT, mask_id), position_BxT)

@@ -43,6 +43,11 @@ class DiffusionCache(Part):
     """
     raise NotImplementedError
 
+  def whole_canvas(self, block_causal: bool) -> bool:
+    """Whether forwards run the whole canvas; see `Method.whole_canvas`."""
+    del block_causal
+    return True
+
 
 @pytree.dataclass
 class AutoCache(DiffusionCache):
@@ -51,6 +56,9 @@ class AutoCache(DiffusionCache):
   def __call__(self, lm: LM, grid: BlockGrid, **settings: Any) -> Network:
     cache = BlockCache() if grid.block_causal else NoCache()
     return cache(lm, grid, **settings)
+
+  def whole_canvas(self, block_causal: bool) -> bool:
+    return not block_causal
 
 
 @pytree.dataclass
@@ -69,6 +77,9 @@ class BlockCache(DiffusionCache):
     if not grid.block_causal:
       raise UsageError("cache=block does not fit attention=full: use none or prefix or dual")
     return ExactNetwork(lm, grid, **settings)
+
+  def whole_canvas(self, block_causal: bool) -> bool:
+    return False
 
 
 @pytree.dataclass

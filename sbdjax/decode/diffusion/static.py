@@ -50,6 +50,10 @@ class DiffusionMethod(Method):
       blocks=self.blocks.for_model(defaults), forwarding=self.forwarding.for_model(defaults)
     )
 
+  @property
+  def whole_canvas(self) -> bool:
+    return self.forwarding.cache.whole_canvas(self.blocks.attention == "block_causal")
+
   def canvas(self, state: Any) -> Canvas:
     return Canvas(state.start_B, self.blocks.size, state.end_B)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
@@ -45,18 +46,45 @@ def read(
   family = configs.family_of(settings, where)
   tensors = load.Tensors(tensor_files.read_folder(folder), family.layout, where)
   tokenizer = _tokenizer(folder, settings)
+  settings.setdefault("torch_dtype", stored_dtype(tensors))
+  generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+  return assemble(settings, tensors, tokenizer, generation, in_dtype, shardings, attention)
+
+
+def assemble(
+  settings: Mapping[str, Any],
+  tensors: load.Tensors,
+  tokenizer: tokenizers.Tokenizer | None,
+  generation: Mapping[str, Any],
+  in_dtype: Callable[[TransformerConfig], TransformerConfig],
+  shardings: Callable[[Any], Any],
+  attention: str,
+  rope_frequencies: Callable[[np.ndarray], tuple[float, ...] | None] | None = None,
+) -> tuple[LM, Any, tokenizers.Tokenizer | None, GenerationDefaults]:
+  """The model of settings in Hugging Face's words and of tensors, wherever they come from.
+
+  Args:
+    settings: as config.json holds them.
+    tensors: of any layout.
+    tokenizer: gets the model's mask token.
+    generation: as generation_config.json holds it.
+    in_dtype, shardings, attention: see `read`.
+    rope_frequencies: those that the settings give -> the network's own, or None where it has those;
+      default: what the tensors say.
+  """
+  where = tensors.where
+  family = configs.family_of(settings, where)
   mask_id = _mask_id(family, settings, tokenizer)
-  settings.setdefault("torch_dtype", _stored_dtype(tensors))
   config = configs.from_settings(family, settings, mask_id=mask_id, dtype=None, where=where)
   config = in_dtype(config)
   usual = rope.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-  config = dataclasses.replace(config, rope_frequencies=tensors.rope_frequencies(usual))
+  own_frequencies = (rope_frequencies or tensors.rope_frequencies)(usual)
+  config = dataclasses.replace(config, rope_frequencies=own_frequencies)
   if tokenizer is not None and mask_id is not None:
     tokenizer.mask_id = mask_id
   lm = make_lm(config, attention)
   abstract = jax.eval_shape(lm.init, jax.random.key(0))
   params = load.load_params(tensors, abstract, shardings(abstract), config.tie_embeddings)
-  generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
   defaults = GenerationDefaults(
     eos_ids=_eos_ids(family, settings, generation, tokenizer),
     mask_id=mask_id,
@@ -75,8 +103,8 @@ def _tokenizer(folder: pathlib.Path, settings: Mapping[str, Any]) -> tokenizers.
   return tokenizers.load_tokenizer(str(folder)) if tokenizers.has_files(folder) else None
 
 
-def _stored_dtype(tensors: load.Tensors) -> str | None:
-  """That of the embedding in the files, for a config.json that names none."""
+def stored_dtype(tensors: load.Tensors) -> str | None:
+  """That of the embedding in the files, where no settings name one; None if it is quantized."""
   stored = tensors.find(f"{names.TABLE['embedding'][tensors.layout]}.weight")
   dtype = tensor_files.DTYPES.get(stored.dtype) if stored is not None else None
   return None if dtype is None else dtype.name

@@ -1,4 +1,4 @@
-"""Streams the tensors of a Hugging Face directory into parameters on devices."""
+"""Streams the tensors of a checkpoint's files into parameters on devices."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jax.sharding import Sharding
 from sbdjax.errors import CheckpointError
 from sbdjax.interop.hf import names, tensor_files
 from sbdjax.interop.hf.names import Place
-from sbdjax.interop.hf.tensor_files import Stored
+from sbdjax.interop.hf.tensor_files import Readable
 
 # Tables (embedding, head) are read this many bytes of rows at a time.
 _CHUNK = 1 << 26
 
 
 class Tensors:
-  """The tensors of a directory under the names of the table, prefix or not."""
+  """The tensors of a checkpoint under the names of the table, prefix or not."""
 
-  def __init__(self, stored: Mapping[str, Stored], layout: str, where: str):
+  def __init__(self, stored: Mapping[str, Readable], layout: str, where: str):
     self.layout, self.where = layout, where
     self._column = names.COLUMNS[layout]
     self._stored = {self._bare(name): (name, x) for name, x in stored.items()}
@@ -35,27 +35,27 @@ class Tensors:
   def _head(self) -> str:
     return f"{names.TABLE['head'][self.layout]}.weight"
 
-  def find(self, name: str) -> Stored | None:
+  def find(self, name: str) -> Readable | None:
     """The tensor called `name`, or None."""
     return self._stored.get(self._bare(name), (name, None))[1]
 
-  def get(self, name: str, shape: tuple[int, ...]) -> Stored:
+  def get(self, name: str, shape: tuple[int, ...]) -> Readable:
     """The tensor called `name`.
 
     Raises:
       CheckpointError: it is not there, has another shape, or no dtype of plain floats.
     """
-    stored = self.find(name)
+    stored, settings = self.find(name), self._column.settings
     if stored is None:
       raise CheckpointError(
-        f"{self.where} lacks tensor {name}, which its config.json asks for with shape {list(shape)}"
+        f"{self.where} lacks tensor {name}, which its {settings} asks for with shape {list(shape)}"
       )
     if stored.shape != tuple(shape):
       raise CheckpointError(
-        f"{self.where}: tensor {name} has shape {list(stored.shape)}, its config.json asks for "
+        f"{self.where}: tensor {name} has shape {list(stored.shape)}, its {settings} asks for "
         f"{list(shape)}"
       )
-    if stored.dtype not in tensor_files.DTYPES:
+    if not stored.itemsize:
       raise CheckpointError(
         f"{self.where}: tensor {name} has dtype {stored.dtype}; supported are "
         f"{', '.join(tensor_files.DTYPES)}: get a version that is not quantized"
@@ -72,7 +72,7 @@ class Tensors:
     if self._column.inv_freq is None:
       return None
     ending = self._column.inv_freq.rsplit("{}", 1)[1].rsplit(".", 2)[1] + ".inv_freq"
-    found = [tensor_files.read(x) for name, x in self._stored.values() if name.endswith(ending)]
+    found = [x.read() for name, x in self._stored.values() if name.endswith(ending)]
     if not found:
       return None
     first = found[0].astype(np.float64)
@@ -95,8 +95,8 @@ class Tensors:
     if surplus:
       name, what = surplus[0]
       raise CheckpointError(
-        f"{self.where} holds tensor {name} ({what}), which its config.json has no place for"
-        + (f", and {len(surplus) - 1} more" if len(surplus) > 1 else "")
+        f"{self.where} holds tensor {name} ({what}), which its {self._column.settings} has "
+        f"no place for" + (f", and {len(surplus) - 1} more" if len(surplus) > 1 else "")
       )
 
   def check_tied_head(self, embedding: str) -> None:
@@ -110,8 +110,7 @@ class Tensors:
       return
     same = head.dtype == table.dtype and head.shape == table.shape
     if not same or any(
-      tensor_files.read(head, rows).tobytes() != tensor_files.read(table, rows).tobytes()
-      for rows in _rows(head)
+      head.read(rows).tobytes() != table.read(rows).tobytes() for rows in _rows(head)
     ):
       raise CheckpointError(
         f"{self.where}: config.json ties the output head to the embedding, but {self._head} is "
@@ -119,17 +118,17 @@ class Tensors:
       )
 
 
-def _rows(stored: Stored) -> Iterator[range]:
+def _rows(stored: Readable) -> Iterator[range]:
   """The rows of a table in runs of `_CHUNK` bytes."""
   rows = stored.shape[0]
-  row_bytes = math.prod(stored.shape[1:]) * tensor_files.DTYPES[stored.dtype].itemsize
+  row_bytes = math.prod(stored.shape[1:]) * stored.itemsize
   step = max(1, _CHUNK // row_bytes)
   return (range(first, min(first + step, rows)) for first in range(0, rows, step))
 
 
-def _stacked(place: Place, stored: Stored) -> np.ndarray:
+def _stacked(place: Place, stored: Readable) -> np.ndarray:
   """One layer's tensor as a row of our leaf."""
-  return place.to_ours(tensor_files.read(stored))[None]
+  return place.to_ours(stored.read())[None]
 
 
 class Leaf:
@@ -172,17 +171,17 @@ class Leaf:
       for n, stored in enumerate(self._sources):
         yield range(n, n + 1), functools.partial(_stacked, place, stored)
     elif place.num_inputs:
-      yield range(self.shape[0]), lambda: place.to_ours(tensor_files.read(self._sources[0]))
+      yield range(self.shape[0]), lambda: place.to_ours(self._sources[0].read())
     else:
       for rows in _rows(self._sources[0]):
-        yield rows, functools.partial(tensor_files.read, self._sources[0], rows)
+        yield rows, functools.partial(self._sources[0].read, rows)
 
 
 def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> Any:
   """Reads every parameter of `abstract` onto the devices of its sharding.
 
   Args:
-    tensors: what the directory holds.
+    tensors: what the files hold.
     abstract: tree of shapes and dtypes, as `eval_shape(lm.init)` gives it.
     shardings: tree of the same structure.
     tied: the output head is the embedding; a copy of it in the files is ignored.

@@ -13,7 +13,7 @@ import os
 import pathlib
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -36,6 +36,32 @@ INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
+class Readable(Protocol):
+  """One tensor of a file that has not been read.
+
+  Attributes:
+    dtype: as the file names it ("BF16").
+    shape: its dimensions.
+    itemsize: bytes of a number as `read` gives it; 0 where it cannot be read.
+  """
+
+  @property
+  def dtype(self) -> str: ...
+
+  @property
+  def shape(self) -> tuple[int, ...]: ...
+
+  @property
+  def itemsize(self) -> int: ...
+
+  def read(self, rows: range | None = None) -> np.ndarray:
+    """The tensor, or some rows of its leading axis.
+
+    Raises:
+      CheckpointError: the file ends before it, or a dtype that holds no plain floats.
+    """
+
+
 class Stored(NamedTuple):
   """Where one tensor lies.
 
@@ -53,6 +79,25 @@ class Stored(NamedTuple):
 
   def __str__(self) -> str:
     return f"{self.dtype}{list(self.shape)}"
+
+  @property
+  def itemsize(self) -> int:
+    return DTYPES[self.dtype].itemsize if self.dtype in DTYPES else 0
+
+  def read(self, rows: range | None = None) -> np.ndarray:
+    """See `Readable`; in the dtype it has on disk."""
+    if self.dtype not in DTYPES:
+      raise CheckpointError(
+        f"{self.file}: tensors of dtype {self.dtype} are not supported, only "
+        f"{', '.join(DTYPES)}: get an unquantized version"
+      )
+    dtype, shape, start = DTYPES[self.dtype], self.shape, self.start
+    if rows is not None:
+      start += rows.start * dtype.itemsize * math.prod(shape[1:])
+      shape = (len(rows), *shape[1:])
+    out = np.empty(shape, dtype)
+    read_into(self.file, start, out.reshape(-1).view(np.uint8))
+    return out
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -148,34 +193,23 @@ def refuse_pickle(path: pathlib.Path) -> CheckpointError:
   )
 
 
-def read(stored: Stored, rows: range | None = None) -> np.ndarray:
-  """One tensor, or some rows of its leading axis, in the dtype it has on disk.
+def read_into(path: pathlib.Path, start: int, out_n: np.ndarray) -> None:
+  """Fills the uint8 array `out_n` with the bytes of a file from `start` on.
 
   Raises:
-    CheckpointError: the file ends before it, or a dtype that holds no plain floats.
+    CheckpointError: the file cannot be read, or ends before.
   """
-  if stored.dtype not in DTYPES:
-    raise CheckpointError(
-      f"{stored.file}: tensors of dtype {stored.dtype} are not supported, only "
-      f"{', '.join(DTYPES)}: get an unquantized version"
-    )
-  dtype, shape, start = DTYPES[stored.dtype], stored.shape, stored.start
-  if rows is not None:
-    start += rows.start * dtype.itemsize * math.prod(shape[1:])
-    shape = (len(rows), *shape[1:])
-  out = np.empty(shape, dtype)
   try:
-    with stored.file.open("rb", buffering=0) as file:
+    with path.open("rb", buffering=0) as file:
       file.seek(start)
-      view = out.reshape(-1).view(np.uint8).data
+      view = out_n.data
       while view:
         n = file.readinto(view)
         if not n:
-          raise CheckpointError(f"{stored.file} ends early: download it again")
+          raise CheckpointError(f"{path} ends early: download it again")
         view = view[n:]
   except OSError as e:
-    raise CheckpointError(f"cannot read {stored.file}: {e.strerror or e}") from e
-  return out
+    raise CheckpointError(f"cannot read {path}: {e.strerror or e}") from e
 
 
 class ToWrite(NamedTuple):

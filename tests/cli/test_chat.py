@@ -1,0 +1,126 @@
+"""The chat verb: turns from a pipe, what is shown of an answer, a context that fills up."""
+
+import io
+import re
+import sys
+
+import jax
+import pytest
+from rich.console import Console
+
+from sbdjax import __main__ as entry
+from sbdjax import generate
+from sbdjax.cli import chat, live
+from sbdjax.data import gguf_tokenizer
+from sbdjax.decode import AR, SBD, EBEntropy
+from sbdjax.decode.decoding import Decoding
+from sbdjax.errors import UsageError
+from sbdjax.interop import load_pretrained, save_pretrained
+from tests.data import test_gguf_tokenizer as vocabularies
+from tests.interop import gguf_files, hf_models
+
+TEMPLATE = (
+  "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def metadata():
+  library = vocabularies.trained(vocabularies.PUBLISHED["gpt-2"])
+  found = vocabularies.metadata_of(library, "gpt-2")
+  return found | {"tokenizer.chat_template": TEMPLATE}
+
+
+def model_of(metadata, name="qwen3", **changes):
+  """A random model that speaks this vocabulary, no end of text among its likely tokens."""
+  tokenizer = gguf_tokenizer.of_metadata(metadata, "here")
+  rows = tokenizer.vocab_size + 2
+  if name == "sbd":
+    changes |= dict(mask_id=rows - 1, unused_rows=0)
+  return hf_models.build(name, tokenizer=tokenizer, vocab_size=rows, max_seq_len=256, **changes)
+
+
+@pytest.fixture(scope="module")
+def file(metadata, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("chat")
+  save_pretrained(folder / "hf", model_of(metadata)._replace(tokenizer=None))
+
+  more = lambda writer: gguf_files.add_metadata(writer, metadata)
+  return gguf_files.convert(folder / "hf", folder / "model.gguf", more=more)
+
+
+def test_each_line_of_a_pipe_is_a_turn(file, monkeypatch, capsys):
+  monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n\nAnd now?\n/clear\nHello\n/exit\nmore\n"))
+  code = entry.main(["chat", f"--checkpoint={file}", "--system=Be", "--decoder.max_tokens=12"])
+  out = capsys.readouterr().out
+  model, messages, expected = load_pretrained(file), [], []
+  for turn in ("Hello", "And now?", "Hello"):
+    if turn == "Hello":
+      messages = [{"role": "system", "content": "Be"}]
+    messages.append({"role": "user", "content": turn})
+    (result,) = generate(model, [model.tokenizer.encode_chat(messages)], max_tokens=12)
+    messages.append({"role": "assistant", "content": result.text.strip()})
+    expected.append(result.text)
+  costs = re.findall(r"\n-- 12 tokens, [\d.]+ tokens/s, 1\.00 tokens per forward\n\n", out)
+  assert code == 0 and len(costs) == 3
+  assert out == "".join(text + cost for text, cost in zip(expected, costs, strict=True))
+  assert expected[0] != expected[1] and expected[0] == expected[2]
+
+
+@pytest.mark.parametrize(
+  ("name", "method"), [("qwen3", AR()), ("sbd", SBD(block_size=4, rule=EBEntropy(2.0)))]
+)
+def test_an_answer_is_shown_whole_live_or_printed(metadata, name, method, capsys):
+  model = model_of(metadata, name)
+  decoding = Decoding(method, 17).for_model(model.lm, model.generation)
+  talk = chat.Conversation(model, decoding, [])
+  prompt, key = talk.prompt("Hello"), jax.random.key(0)
+  *_, result = chat.print_answer(model, talk.frames(prompt, key))
+  (whole,) = generate(model, [prompt], method, max_tokens=17)
+  assert capsys.readouterr().out == whole.text + "\n"
+  assert result.text_tokens == whole.tokens and result.nfe == whole.nfe
+  console = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
+  *_, again = chat.show_answer(model, talk.frames(prompt, key), console, 0.0)
+  assert again.text_tokens == whole.tokens
+  left, safe = (
+    re.sub(r"\s", "", x)
+    for x in (
+      console.file.getvalue(),
+      live.styled_text(model.tokenizer, again, 17, show_prompt=False).plain,
+    )
+  )
+  assert len(safe) > 3 and left.endswith(safe)
+
+
+def test_prompts_of_similar_length_share_programs(metadata):
+  model = model_of(metadata)
+  talk, compiled = chat.Conversation(model, Decoding(AR(), 8), []), []
+  for turn in ("a", "b", "word " * 30):
+    prompt = talk.prompt(turn)
+    *_, frame = talk.frames(prompt, jax.random.key(0))
+    (alone,) = generate(model, [prompt], AR(), max_tokens=8)
+    assert frame.result.tokens == alone.tokens and frame.result.prompt_tokens == prompt
+    talk.answered(frame.result)
+    compiled.append(len(talk._shared.programs))
+  assert compiled == [1, 1, 2] and len(talk.messages) == 6
+
+
+def test_the_oldest_turns_make_room(metadata):
+  talk = chat.Conversation(model_of(metadata), Decoding(AR(), 8), [])
+  talk.messages = [{"role": "system", "content": "Be"}]
+  for number in range(12):
+    talk.prompt(f"turn {number} " + "word " * 8)
+    talk.messages.append({"role": "assistant", "content": "fine"})
+  assert talk.forgotten > 2
+  assert talk.messages[0]["role"] == "system" and talk.messages[1]["role"] == "user"
+  assert talk.messages[1]["content"].startswith(f"turn {talk.forgotten} ")
+  kept = list(talk.messages)
+  with pytest.raises(UsageError, match="has room for 248"):
+    talk.prompt("word " * 400)
+  assert talk.messages == kept
+
+
+def test_a_model_without_template_is_refused(capsys):
+  assert entry.main(["chat", "--checkpoint=stories260K"]) == 2
+  assert "has no chat template" in capsys.readouterr().err
