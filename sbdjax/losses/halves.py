@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sbdjax.cache import KVCache
 from sbdjax.lm import LM
 from sbdjax.losses.base import Batch
 from sbdjax.masks import Mask, SBDTrain
@@ -35,27 +36,25 @@ def run_gated(lm: LM, params: Any, batch: Batch, noisy_BxL: jax.Array, mask: SBD
   """What `run_halves` gives, of a model of which only an adapter is trained.
 
   An adapter acts on no clean token, so no gradient reaches the clean half: it is run first, forward
-  alone, and leaves its keys and values in a cache, over which the masked half is run. The backward
-  pass is of L tokens instead of 2L.
+  alone, and its keys and values are the cache over which the masked half is run. The backward pass is
+  of L tokens instead of 2L.
   """
+  rows = noisy_BxL.shape[0]
   clean_mask, masked_mask = mask.halves()
-  length = noisy_BxL.shape[1]
-  slots_1xL = jnp.arange(length)[None]
-  still = jax.lax.stop_gradient(params)
-  clean, cache = lm.apply(
-    still,
+  clean, entries = lm.apply(
+    jax.lax.stop_gradient(params),
     batch["tokens"],
     positions_BxT=batch["positions"],
     mask=clean_mask,
-    cache=lm.init_cache(noisy_BxL.shape[0], length),
-    slots_BxT=slots_1xL,
+    cache=lm.init_cache(rows, 1),  # which stays empty
+    write=False,
   )
   masked, _ = lm.apply(
     params,
     noisy_BxL,
     positions_BxT=batch["positions"],
     mask=masked_mask,
-    cache=cache,
-    slots_BxT=jnp.full_like(slots_1xL, cache.capacity),  # nobody reads these keys again
+    cache=KVCache(entries.k, entries.v, jnp.zeros((rows,), jnp.int32)),
+    write=False,
   )
   return jnp.concatenate([clean, masked], axis=1)

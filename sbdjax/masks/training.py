@@ -106,14 +106,14 @@ class SBDTrain:
     return num_queries // 2
 
   def halves(self) -> tuple[SBDTrainClean, SBDTrainMasked]:
-    """The same in two forwards: the clean half, which fills a cache, and the masked half after it."""
+    """The same in two forwards: the clean half, and the masked half over a cache of its keys."""
     masked = SBDTrainMasked(self.block_size, self.documents, self.max_block_size)
     return SBDTrainClean(self.documents), masked
 
 
 @pytree.dataclass
 class SBDTrainClean:
-  """The clean half of `SBDTrain` alone: L tokens that go into an empty cache of S >= L slots.
+  """The clean half of `SBDTrain` alone: L tokens after an empty cache of any number of slots.
 
   Clean query i sees clean tokens 0..i of this forward, inside its own document if `documents` is
   given, and nothing of the cache.
