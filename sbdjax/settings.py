@@ -115,14 +115,15 @@ def check_value(value: Any, hint: Any, name: str) -> Any:
   Raises:
     UsageError: anything else.
   """
+  section = section_class(hint)
+  if section is not None and _is_section(value):
+    return to_dataclass(section, value, name)
   if _is_union(hint):
     for member in typing.get_args(hint):
       try:
         return check_value(value, member, name)
       except UsageError:
         continue
-  elif isinstance(hint, type) and dataclasses.is_dataclass(hint) and _is_section(value):
-    return to_dataclass(hint, value, name)
   elif typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
     kinds = typing.get_args(hint)
     if kinds[-1:] == (Ellipsis,):
@@ -136,6 +137,13 @@ def check_value(value: Any, hint: Any, name: str) -> Any:
   elif hint is Any or isinstance(value, typing.get_origin(hint) or hint):
     return value
   raise UsageError(f"{name}={value!r}: expected {describe(hint)}")
+
+
+def section_class(hint: Any) -> type | None:
+  """The dataclass that a mapping given for a field of this type is read as, or None."""
+  members = typing.get_args(hint) if _is_union(hint) else (hint,)
+  found = [m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m)]
+  return found[0] if len(found) == 1 else None
 
 
 def _is_section(value: Any) -> bool:

@@ -128,7 +128,7 @@ def measure(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
   flags.at_least(args.max_tokens, 2, "--max_tokens")
   flags.at_least(min(lengths), 2, "--prompt_length")
   flags.at_least(args.repeats, 5, "--repeats")
-  model = load_pretrained(args.checkpoint, dtype=args.dtype)
+  model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
   shape = model.lm.config
   timed = _timed(model, args, texts)
   prompts = read_prompts(model, max(sizes), max(lengths))
@@ -151,6 +151,7 @@ def measure(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
   return {
     "bench": "decoding",
     "checkpoint": args.checkpoint,
+    "adapter": args.adapter,
     "dtype": shape.compute_dtype,
     "max_tokens": args.max_tokens,
     "rows": [dataclasses.asdict(row) for row in rows],
@@ -194,7 +195,7 @@ def show_decoding(found: dict[str, Any], console: Console) -> None:
 def _parser() -> Parser:
   parser = Parser(prog="bench decoding", description=__doc__)
   add = parser.add_argument
-  add("--checkpoint", default="stories260K", help="embedded name, checkpoint file or workdir")
+  flags.add_checkpoint(parser, default="stories260K")
   add("--batch_sizes", default="1,32", help="prompts decoded together, separated by commas")
   add("--max_tokens", type=int, default=200, help="tokens generated for each prompt")
   add("--block_sizes", default="", help="of SBD, separated by commas; empty: --decoder.block_size")

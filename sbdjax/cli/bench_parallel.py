@@ -35,7 +35,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   totals = flags.parse_ints(args.tokens, "--tokens")
   flags.at_least(args.repeats, 3, "--repeats")
   flags.at_least(args.context, 1, "--context")
-  model = load_pretrained(args.checkpoint, dtype=args.dtype)
+  model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
   longest = args.context + max(block_sizes)
   if longest > model.lm.config.max_seq_len:
     raise UsageError(
@@ -51,6 +51,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   return {
     "bench": "parallel",
     "checkpoint": args.checkpoint,
+    "adapter": args.adapter,
     "dtype": model.lm.config.compute_dtype,
     "context": args.context,
     "repeats": args.repeats,
@@ -118,7 +119,7 @@ def main(argv: list[str]) -> int:
   """Runs the benchmark; returns the exit code."""
   parser = Parser(prog="bench parallel", description=__doc__)
   add = parser.add_argument
-  add("--checkpoint", default="stories260K", help="embedded name, checkpoint file or workdir")
+  flags.add_checkpoint(parser, default="stories260K")
   add("--block_sizes", default="1,16,64", help="new tokens of a row, separated by commas")
   add("--tokens", default="1,2,4,8,16,32,64,128,256,512", help="tokens of a forward, over its rows")
   add("--context", type=int, default=128, help="tokens in the cache of each row")

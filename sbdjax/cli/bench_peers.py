@@ -92,9 +92,11 @@ def open_model(args: argparse.Namespace) -> tuple[str, Pretrained]:
   """The model of --checkpoint or --random, and what to call it."""
   if args.random is None:
     name = args.checkpoint or _DEFAULT
-    return name, load_pretrained(name, dtype=args.dtype)
-  if args.checkpoint is not None or args.dtype is not None:
-    raise UsageError("--random has float32 weights of its own: leave out --checkpoint and --dtype")
+    return name, load_pretrained(name, dtype=args.dtype, adapter=args.adapter)
+  if any(x is not None for x in (args.checkpoint, args.adapter, args.dtype)):
+    raise UsageError(
+      "--random has float32 weights of its own: leave out --checkpoint, --adapter and --dtype"
+    )
   lm = make_lm(TransformerConfig(**shapes.named(args.random, "--random")))
   params = jax.block_until_ready(jax.jit(lm.init)(jax.random.key(0)))
   return f"random {args.random}", Pretrained(lm, params, None, GenerationDefaults((), None))
@@ -333,7 +335,7 @@ def _notes(found: Mapping[str, Any], rows: Sequence[PeerTiming]) -> list[str]:
 def _parser() -> Parser:
   parser = Parser(prog="bench peers", description=__doc__)
   add = parser.add_argument
-  add("--checkpoint", help=f"embedded name, checkpoint file or workdir; default {_DEFAULT}")
+  flags.add_checkpoint(parser, f"{flags.CHECKPOINT_HELP}; default {_DEFAULT}")
   add("--random", metavar="SHAPE", help=f"{', '.join(shapes.MODELS)}, or WIDTHxLAYERS like 512x8")
   add("--method", action="append", default=[], help="of ours beside AR; may be given again")
   add("--llama2c", metavar="PATH", help="its run.c or the folder that has it")

@@ -208,7 +208,7 @@ def need_chat_template(model: Pretrained, checkpoint: str) -> None:
 def _parser() -> Parser:
   parser = Parser(prog="chat", description=__doc__)
   add = parser.add_argument
-  add("--checkpoint", default=smollm2.NAME, help=f"of a chat model; default: {smollm2.NAME}")
+  flags.add_checkpoint(parser, f"of a chat model; default: {smollm2.NAME}", default=smollm2.NAME)
   add("--system", help="what the model is told before the conversation")
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
@@ -223,7 +223,9 @@ def main(argv: list[str]) -> int:
   args = _parser().parse_args(rest)
   flags.at_least(args.seed, 0, "--seed")
   decoding = flags.decoding_of({MAX_TOKENS: _MAX_TOKENS} | texts)
-  model = load_pretrained(args.checkpoint, dtype=args.dtype, attention=args.attention_backend)
+  model = load_pretrained(
+    args.checkpoint, dtype=args.dtype, attention=args.attention_backend, adapter=args.adapter
+  )
   need_chat_template(model, args.checkpoint)
   decoding = decoding.for_model(model.lm, model.generation)
   decoding.method.sampler(model.lm, decoding.limits(model.generation.eos_ids))  # says now if not

@@ -18,7 +18,14 @@ from sbdjax import presets
 from sbdjax.cli import config_file
 from sbdjax.cli.config_file import ConfigFile
 from sbdjax.errors import SbdjaxError, UsageError
-from sbdjax.settings import class_for, describe, field_types, nearest, parse_value
+from sbdjax.settings import (
+  class_for,
+  describe,
+  field_types,
+  nearest,
+  parse_value,
+  section_class,
+)
 
 Schema = Mapping[str, type]
 
@@ -198,10 +205,14 @@ def _override(config: ConfigDict, name: str, text: str, sections: Schema) -> Non
   """Sets one field, read as the type the schema or the present value gives it."""
   *parents, key = name.split(".")
   target: Any = config
-  for parent in parents:
+  known_fields: Mapping[str, Any] = sections
+  for depth, parent in enumerate(parents):
+    section = section_class(known_fields.get(parent))
+    if depth and section and isinstance(target, ConfigDict) and target.get(parent) is None:
+      target[parent] = ConfigDict()  # a section inside a section, like model.adapter
     target = target[parent] if isinstance(target, ConfigDict) and parent in target else None
-  section = sections.get(".".join(parents))
-  hints = field_types(section) if section else {}
+    known_fields = field_types(section) if section else {}
+  hints = known_fields if parents else {}
   known = isinstance(target, ConfigDict) and (key in target or key in hints)
   if not known:
     fields = [f"{s}.{f.name}" for s, cls in sections.items() for f in dataclasses.fields(cls)]

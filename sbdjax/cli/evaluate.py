@@ -48,6 +48,8 @@ def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
   if model.lm.config.mask_id is None:
     return {"ntp": losses.NTPLoss()}
   fixed = losses.SBDLoss(block_size_min=block_size, block_size_max=block_size)
+  if model.lm.config.adapter is not None:
+    return {"ntp": losses.NTPLoss(), "sbd": fixed}
   return {"sbd": fixed}  # its metrics hold the next-token loss too
 
 
@@ -80,7 +82,7 @@ def truncate(corpus: Corpus, length: int) -> Corpus:
 def _parser() -> Parser:
   parser = Parser(prog="evaluate", description=__doc__)
   add = parser.add_argument
-  add("--checkpoint", required=True, help="embedded name, checkpoint file or training workdir")
+  flags.add_checkpoint(parser, required=True)
   add("--split", default="validation", choices=SPLITS)
   add("--batch_size", type=int, default=16, help="rows per forward")
   add("--max_batches", type=int, default=0, help="stop after so many; 0: the whole split")
@@ -102,7 +104,7 @@ def main(argv: list[str]) -> int:
   fields: dict[str, Any] = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
     class_for(DataConfig, texts), texts, "data"
   )
-  model = load_pretrained(args.checkpoint, dtype=args.dtype)
+  model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
   shape, tokenizer = model.lm.config, model.tokenizer
   if "tokenizer" in fields:
     tokenizer = load_tokenizer(fields["tokenizer"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -17,7 +18,19 @@ from sbdjax.settings import field_types, nearest, parse_value
 
 # Of --dtype, where a checkpoint is decoded.
 DTYPES = ("float32", "bfloat16", "float16", STORED)
+CHECKPOINT_HELP = "embedded name, checkpoint file, training workdir or Hugging Face directory"
 DTYPE_HELP = "default: the checkpoint's, on a CPU float32; stored: the checkpoint's"
+
+
+def add_checkpoint(parser: argparse.ArgumentParser, help: str = "", **kwargs: Any) -> None:
+  """Adds --checkpoint, and --adapter for an adapter of its model.
+
+  Args:
+    help: of --checkpoint; "": what it may be.
+    kwargs: as of `add_argument`, for --checkpoint.
+  """
+  parser.add_argument("--checkpoint", help=help or CHECKPOINT_HELP, **kwargs)
+  parser.add_argument("--adapter", help="file of an adapter of that checkpoint's model")
 
 
 def parse_fields(cls: type, texts: Mapping[str, str], where: str) -> dict[str, Any]:

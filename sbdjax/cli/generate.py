@@ -153,7 +153,7 @@ def tell(
 def _parser() -> Parser:
   parser = Parser(prog="generate", description=__doc__, epilog=methods.overview())
   add = parser.add_argument
-  add("--checkpoint", required=True, help="embedded name, checkpoint file or training workdir")
+  flags.add_checkpoint(parser, required=True)
   add("--prompt", action="append", help="text to continue; may be repeated")
   add("--prompts_file", help="text file with one prompt per line")
   add("--prompt_tokens", help="token ids, one list per prompt: [[1,2],[3]]")
@@ -175,7 +175,9 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.seed, 0, "--seed")
   decoding = flags.decoding_of(texts)
   model = prompting.with_tokenizer(
-    load_pretrained(args.checkpoint, dtype=args.dtype, attention=args.attention_backend)
+    load_pretrained(
+      args.checkpoint, dtype=args.dtype, attention=args.attention_backend, adapter=args.adapter
+    )
   )
   eos_ids = model.generation.eos_ids
   decoding = decoding.for_model(model.lm, model.generation)
@@ -191,6 +193,7 @@ def main(argv: list[str]) -> int:
   settings = {
     "decoder": decoding.flat(),
     "checkpoint": args.checkpoint,
+    "adapter": args.adapter,
     "seed": args.seed,
     "device": record.device(),
     "dtype": model.lm.config.compute_dtype,

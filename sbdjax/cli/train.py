@@ -21,7 +21,7 @@ from sbdjax.cli import dry_run, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.train import topology
-from sbdjax.train.build import shape_only, train, training_loss
+from sbdjax.train.build import for_adapter, shape_only, train, training_loss
 from sbdjax.train.settings import parse_settings, schema
 
 
@@ -36,6 +36,7 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
     training.data.path = "(to be collected)"
   settings = parse_settings(training)
   lm = shape_only(settings)
+  settings = for_adapter(settings, lm)
   loss_fn = training_loss(settings, lm)
   return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
 

@@ -33,6 +33,7 @@ class SweepConfig:
 
   Attributes:
     checkpoint: the model that decodes.
+    adapter: file of an adapter of it; empty: none.
     label: a name of it for tables and plots; empty becomes `checkpoint`.
     judge: the model under which the text is scored; empty becomes `checkpoint`.
     num_prompts: prompts, the beginnings of the first long enough documents.
@@ -44,6 +45,7 @@ class SweepConfig:
   """
 
   checkpoint: str
+  adapter: str = ""
   label: str = ""
   judge: str = ""
   num_prompts: int = 32
@@ -85,6 +87,8 @@ class Point(NamedTuple):
 def key_of(settings: Mapping[str, Any]) -> str:
   """Equal for settings with the same outcome: all but the label."""
   sweep = {name: value for name, value in settings["sweep"].items() if name != "label"}
+  if not sweep.get("adapter"):  # as in records of before there were any
+    sweep.pop("adapter", None)
   decoder = flat_names.modern(settings["decoder"])
   return json.dumps({**settings, "sweep": sweep, "decoder": decoder}, sort_keys=True)
 
@@ -153,26 +157,37 @@ class Bench:
   """Opens each model and compiles each decoder once for all points."""
 
   def __init__(self) -> None:
-    self._models: dict[str, Pretrained] = {}
-    self._judges: dict[str, Judge] = {}
+    self._models: dict[tuple[str, str], Pretrained] = {}
+    self._judges: dict[tuple[str, str], Judge] = {}
     self._decoders: dict[Any, TimedDecoder] = {}
     self._prompts: dict[Any, list[list[int]]] = {}
 
-  def model(self, name: str) -> Pretrained:
-    if name not in self._models:
-      self._models[name] = load_pretrained(name)
-    return self._models[name]
+  def model(self, name: str, adapter: str = "") -> Pretrained:
+    key = (name, adapter)
+    if key not in self._models:
+      self._models[key] = load_pretrained(name, adapter=adapter or None)
+    return self._models[key]
 
-  def judge(self, name: str) -> Judge:
-    if name not in self._judges:
-      model = self.model(name)
-      self._judges[name] = Judge(model.lm, model.params)
-    return self._judges[name]
+  def decoding(self, point: Point) -> Pretrained:
+    """The model that decodes a point."""
+    return self.model(point.sweep.checkpoint, point.sweep.adapter)
+
+  def judging(self, point: Point) -> tuple[str, str]:
+    """Name and adapter of the model that scores a point's text; an adapter changes no score."""
+    sweep = point.sweep
+    return sweep.judge, sweep.adapter if sweep.judge == sweep.checkpoint else ""
+
+  def judge(self, name: str, adapter: str = "") -> Judge:
+    key = (name, adapter)
+    if key not in self._judges:
+      model = self.model(*key)
+      self._judges[key] = Judge(model.lm, model.params)
+    return self._judges[key]
 
   def decoder(self, point: Point) -> TimedDecoder:
     """Shared by all points of one model and length: it compiles once per program."""
-    model = self.model(point.sweep.checkpoint)
-    key = (point.sweep.checkpoint, point.decoding.max_tokens)
+    model = self.decoding(point)
+    key = (point.sweep.checkpoint, point.sweep.adapter, point.decoding.max_tokens)
     if key not in self._decoders:
       limits = point.decoding.limits(model.generation.eos_ids)
       self._decoders[key] = TimedDecoder(model.lm, limits)
@@ -185,7 +200,7 @@ class Bench:
       UsageError: the checkpoint has no tokenizer.
       DataError: fewer such documents than asked for.
     """
-    sweep, tokenizer = point.sweep, self.model(point.sweep.checkpoint).need_tokenizer()
+    sweep, tokenizer = point.sweep, self.decoding(point).need_tokenizer()
     key = (point.data, sweep.split, sweep.prompt_tokens, sweep.num_prompts, tokenizer.vocab_size)
     if key not in self._prompts:
       corpus = load_corpus(point.data, sweep.split, tokenizer)
@@ -201,17 +216,17 @@ class Bench:
 
   def resolved(self, point: Point) -> Point:
     """`point` with what its checkpoint says of how it is decoded."""
-    model = self.model(point.sweep.checkpoint)
+    model = self.decoding(point)
     return point._replace(decoding=point.decoding.for_model(model.lm, model.generation))
 
   def check(self, point: Point) -> None:
     """Raises the error that measuring the point would meet, before anything is run or written."""
-    model = self.model(point.sweep.checkpoint)
+    model = self.decoding(point)
     point.decoding.method.sampler(model.lm, point.decoding.limits(model.generation.eos_ids))
     shape = model.lm.config
     prompts = self.prompts(point)
     check_context(prompts, point.decoding.max_tokens, shape.max_seq_len, shape.vocab_size)
-    judge = self.model(point.sweep.judge)
+    judge = self.model(*self.judging(point))
     record.check_same_vocabulary(model, judge, point.sweep.judge)
     total = point.sweep.prompt_tokens + point.decoding.max_tokens
     if total > judge.lm.config.max_seq_len:
@@ -223,15 +238,16 @@ class Bench:
   def measure(self, point: Point) -> dict[str, Any]:
     """Decodes, times and scores; see `measurements` for the fields."""
     sweep = point.sweep
-    model, prompts = self.model(sweep.checkpoint), self.prompts(point)
+    model, prompts = self.decoding(point), self.prompts(point)
     decoder, method = self.decoder(point), point.decoding.method
     compiled_before, key = decoder.compile_seconds, jax.random.key(sweep.seed)
     run = lambda some: decoder.run(method, model.params, some, key, sweep.batch_size)
     run(prompts[: sweep.batch_size])  # the first execution is slower than the others
     passes = [run(prompts) for _ in range(sweep.repeats)]
-    judge = self.judge(sweep.judge)
+    judge = self.judge(*self.judging(point))
     # A model that was not trained as a next-token model has no such distribution.
-    own = self.judge(sweep.checkpoint) if model.generation.attention == "causal" else None
+    causal = model.generation.attention == "causal"
+    own = self.judge(sweep.checkpoint, sweep.adapter) if causal else None
     return {
       "compile_seconds": decoder.compile_seconds - compiled_before,
       **measurements(passes, judge, own),
@@ -301,7 +317,7 @@ def run_sweep(
   lines = record.JsonLines(workdir / POINTS)
   about, rows = record.provenance(), []
   for number, point in enumerate(points, 1):
-    settings = point.settings(record.fingerprint(bench.model(point.sweep.checkpoint).params))
+    settings = point.settings(record.fingerprint(bench.decoding(point).params))
     key = key_of(settings)
     found = next((r for r in lines.records if key_of(r["settings"]) == key), None)
     if found is None:

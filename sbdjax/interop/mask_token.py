@@ -15,7 +15,7 @@ from sbdjax.errors import UsageError
 from sbdjax.nn.transformer import TransformerConfig
 
 # Leaves with one row a token.
-_TABLES = ("embedding", "head", "head_bias")
+TABLES = ("embedding", "head", "head_bias")
 # Tokens that makers of a vocabulary set aside: Llama 3, Qwen, Gemma, Mistral, Phi.
 _RESERVED = re.compile(
   r"<\|?(reserved_special_token_\d+|reserved_\d+|extra_\d+|extra_id_\d+|unused_?\d+|SPECIAL_\d+"
@@ -55,7 +55,7 @@ def add_mask_token(
     mean = jnp.mean(table.astype(jnp.float32), axis=0, keepdims=True).astype(table.dtype)
     return jnp.concatenate([table, jnp.repeat(mean, rows - used, axis=0)])
 
-  tables = {name: extend(params[name]) for name in _TABLES if name in params}
+  tables = {name: extend(params[name]) for name in TABLES if name in params}
   config = dataclasses.replace(config, vocab_size=rows, mask_id=used, unused_rows=rows - used - 1)
   return config, {**params, **tables}
 

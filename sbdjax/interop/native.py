@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from sbdjax.errors import CheckpointError, UsageError
 from sbdjax.nn.config import TransformerConfig, from_record
 
 _KEY = "sbdjax"
+# The header of a file that holds an adapter alone (`interop.adapter_file`).
+ADAPTER = "sbdjax_adapter"
 
 
 def write(
@@ -37,10 +39,19 @@ def write(
   Raises:
     CheckpointError: the file cannot be written.
   """
+  record = {"model": dataclasses.asdict(config), **settings}
+  write_tensors(path, params, {_KEY: json.dumps(record, sort_keys=True)})
+
+
+def write_tensors(path: str | os.PathLike, params: Mapping, header: dict[str, str]) -> None:
+  """Writes a tree of arrays to a .safetensors file with this metadata, whole or not at all.
+
+  Raises:
+    CheckpointError: the file cannot be written.
+  """
   path = pathlib.Path(path)
   flat = traverse_util.flatten_dict(dict(params), sep=".")
   tensors = {name: np.ascontiguousarray(value) for name, value in flat.items()}
-  header = {_KEY: json.dumps({"model": dataclasses.asdict(config), **settings}, sort_keys=True)}
   temporary = path.with_name(path.name + ".tmp")
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,21 +69,46 @@ def read(path: str | os.PathLike) -> tuple[TransformerConfig, dict, dict[str, An
     CheckpointError: unreadable, truncated, without this package's header, or with tensors that
       are not those of its configuration.
   """
-  try:
-    with safetensors.safe_open(str(path), framework="numpy") as file:
-      metadata = file.metadata() or {}
-      if _KEY not in metadata:
-        raise CheckpointError(
-          f"{path} is a safetensors file without sbdjax settings in its header: it was not "
-          "written by this package (of a Hugging Face checkpoint, give the directory that holds "
-          "its config.json)"
-        )
-      flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-  except (OSError, safetensors.SafetensorError) as e:
-    raise CheckpointError(f"cannot read {path}: {e}") from e
+  flat, metadata = read_tensors(path, _check_header)
   try:
     settings = json.loads(metadata[_KEY])
     config = from_record(settings.pop("model"))
   except (ValueError, TypeError, KeyError, UsageError) as e:
     raise CheckpointError(f"{path} describes a model this version does not know: {e}") from e
   return config, traverse_util.unflatten_dict(flat, sep="."), settings
+
+
+def _check_header(path: str | os.PathLike, metadata: Mapping[str, str]) -> None:
+  """Raises CheckpointError unless the file holds a model."""
+  if ADAPTER in metadata:
+    raise CheckpointError(
+      f"{path} is an adapter, no model: name the model it was trained on, and it as the adapter "
+      "(--adapter=FILE)"
+    )
+  if _KEY not in metadata:
+    raise CheckpointError(
+      f"{path} is a safetensors file without sbdjax settings in its header: it was not "
+      "written by this package (of a Hugging Face checkpoint, give the directory that holds "
+      "its config.json)"
+    )
+
+
+def read_tensors(
+  path: str | os.PathLike,
+  check: Callable[[str | os.PathLike, Mapping[str, str]], None] = lambda path, metadata: None,
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """The tensors of a .safetensors file by name, and its metadata.
+
+  Args:
+    check: (path, metadata), called before the tensors are read.
+
+  Raises:
+    CheckpointError: it is unreadable or truncated.
+  """
+  try:
+    with safetensors.safe_open(str(path), framework="numpy") as file:
+      metadata = file.metadata() or {}
+      check(path, metadata)
+      return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+  except (OSError, safetensors.SafetensorError) as e:
+    raise CheckpointError(f"cannot read {path}: {e}") from e

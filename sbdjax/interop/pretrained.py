@@ -18,12 +18,14 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from sbdjax.data import assets, gguf_header, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
-from sbdjax.interop import llama2c, native, smollm2
+from sbdjax.interop import adapter_file, llama2c, native, smollm2
 from sbdjax.interop.gguf import load as gguf_load
 from sbdjax.interop.hf import directory, save, tensor_files
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
+from sbdjax.nn.adapter import DTYPE as ADAPTER_DTYPE
+from sbdjax.nn.adapter import is_leaf
 from sbdjax.nn.config import TransformerConfig, from_record
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
@@ -69,6 +71,12 @@ class Pretrained(NamedTuple):
       )
     return self.tokenizer
 
+  def masked_by(self, mask_id: int | None) -> Pretrained:
+    """It, whose tokenizer and decoding defaults know this mask token."""
+    if self.tokenizer is not None:
+      self.tokenizer.mask_id = mask_id
+    return self._replace(generation=dataclasses.replace(self.generation, mask_id=mask_id))
+
 
 def load_pretrained(
   path: str | os.PathLike,
@@ -76,6 +84,7 @@ def load_pretrained(
   dtype: str | None = None,
   mesh: Mesh | None = None,
   attention: str = "auto",
+  adapter: str | os.PathLike | None = None,
   attention_backend: str | None = None,
 ) -> Pretrained:
   """Opens a checkpoint.
@@ -92,10 +101,11 @@ def load_pretrained(
       default device. Hugging Face directories and GGUF files are read tensor by tensor into that
       layout. The model's functions are traced with it, for kernels that have to be cut over devices.
     attention: how attention is computed, as of `lm.make_lm`; no checkpoint says it.
+    adapter: file of an adapter (`interop.adapter_file`) of this checkpoint's model.
     attention_backend: the old name of `attention`, for one release.
 
   Raises:
-    CheckpointError: nothing there, or nothing this package can read.
+    CheckpointError: nothing there, nothing this package can read, or an adapter of other weights.
     UsageError: an unknown `attention`.
   """
   if attention_backend is not None:
@@ -106,6 +116,8 @@ def load_pretrained(
     )
     attention = attention_backend
   model = _open(path, functools.partial(_in_dtype, dtype=dtype, mesh=mesh), mesh, attention)
+  if adapter is not None:
+    model = _with_adapter(model, adapter, mesh, attention)
   lm = model.lm
   if mesh is not None:
     within = functools.partial(sharded.within, mesh)
@@ -182,13 +194,38 @@ def _open(
   lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
   if not checked:
     check_params(lm, params, str(path))
-  params = jax.tree.map(lambda x: jnp.asarray(x, config.param_dtype), params)
+  params = _stored(config, params)
   if mesh is not None:
     params = jax.device_put(params, shardings(params))
   tokenizer = tokenizers.load_tokenizer(tokenizer_name, mask_id=config.mask_id)
   check_vocabulary(lm, tokenizer, str(path), tokenizer_name)
   generation = GenerationDefaults(tuple(eos_ids), config.mask_id, **how)
   return Pretrained(lm, params, tokenizer, generation)
+
+
+def _stored(config: TransformerConfig, params: Any) -> Any:
+  """`params` in the dtype that the configuration stores them in; an adapter's in its own."""
+
+  def convert(path: Any, x: Any) -> jax.Array:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return jnp.asarray(x, ADAPTER_DTYPE if is_leaf(name) else config.param_dtype)
+
+  return jax.tree_util.tree_map_with_path(convert, params)
+
+
+def _with_adapter(
+  model: Pretrained, file: str | os.PathLike, mesh: Mesh | None, attention: str
+) -> Pretrained:
+  """`model` with the adapter of a file."""
+  if isinstance(model.lm, SigmaLM):
+    raise UsageError("a self-speculative model has no adapter: it drafts by itself")
+  found = adapter_file.read(file)
+  config, params = adapter_file.attach(model.lm.config, model.params, found, str(file))
+  lm = make_lm(config, attention)
+  check_params(lm, params, str(file))
+  if mesh is not None:
+    params = jax.device_put(params, _shardings(params, mesh))
+  return model._replace(lm=lm, params=params).masked_by(config.mask_id)
 
 
 def save_pretrained(
@@ -214,6 +251,10 @@ def save_pretrained(
     CheckpointError: it cannot be written.
   """
   lm, params, tokenizer, generation = model
+  if lm.config.adapter is not None:
+    raise UsageError(
+      "no Hugging Face architecture has an adapter: `convert` writes it to a file of its own"
+    )
   if isinstance(lm, SigmaLM):
     raise UsageError(
       "no Hugging Face architecture has a self-speculative model's causal blocks: keep its workdir, "

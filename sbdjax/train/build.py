@@ -13,11 +13,19 @@ from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import UsageError
+from sbdjax.interop import adapter_file
 from sbdjax.interop.mask_token import add_mask_token, reserved
-from sbdjax.interop.pretrained import STORED, check_params, check_vocabulary, load_pretrained
+from sbdjax.interop.pretrained import (
+  STORED,
+  Pretrained,
+  check_params,
+  check_vocabulary,
+  load_pretrained,
+)
 from sbdjax.kernels import backend
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses.base import LossFn
+from sbdjax.nn import adapter
 from sbdjax.nn.config import TransformerConfig
 from sbdjax.settings import Section, to_dataclass
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
@@ -85,6 +93,7 @@ def train(config: Section, workdir: str | os.PathLike) -> TrainState:
     keep_freed_memory()
   tokenizer = load_tokenizer(settings.data.tokenizer)
   model = build_model(settings, tokenizer)
+  settings = for_adapter(settings, model.lm)
   backend.get(settings.attention.backend)  # says now if these devices do not have it
   data = build_data(settings, tokenizer)
   try:
@@ -109,17 +118,19 @@ def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:
   """
   init, data = settings.init, settings.data
   if not init.checkpoint:
-    if init.mask_token:
-      raise UsageError("init.mask_token extends a checkpoint: without one, set model.mask_id")
+    if init.mask_token or init.adapter:
+      raise UsageError(
+        "init.mask_token and init.adapter extend a checkpoint: without one, set model.mask_id"
+      )
     lm = make_model(settings, settings.model)
     # Where documents follow one another unseparated, the next bos is the end mark of the last.
     bos = tokenizer.bos_id if data.add_bos and not data.separate_documents else None
     return Model(lm, None, sorted({i for i in (bos, tokenizer.eos_id) if i is not None}))
-  pretrained = load_pretrained(init.checkpoint, dtype=STORED)
-  model_config, params = pretrained.lm.config, pretrained.params
-  if init.mask_token:
-    model_config, params = add_mask_token(model_config, params)
-  lm = make_model(settings, {**dataclasses.asdict(model_config), **settings.model})
+  pretrained, params, fields = _open(settings)
+  lm = make_model(settings, fields)
+  if lm.config.adapter is not None and pretrained.lm.config.adapter is None:
+    assert isinstance(lm, LM)  # as the others have none
+    params = adapter_file.fresh(lm, params, jax.random.key(settings.train.seed))
   opened_head = isinstance(pretrained.lm, SigmaLM)
   if isinstance(lm, SigmaLM) and not opened_head:
     params = _with_head(lm, params, settings.train.seed)
@@ -133,6 +144,40 @@ def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:
       f"{init.checkpoint} was trained with {own.vocab_size}: name its tokenizer"
     )
   return Model(lm, params, list(pretrained.generation.eos_ids))
+
+
+def _open(settings: Settings) -> tuple[Pretrained, Any, dict[str, Any]]:
+  """The checkpoint that a run starts from, its parameters, and the fields of the model trained."""
+  init = settings.init
+  opened = load_pretrained(init.checkpoint, dtype=STORED, adapter=init.adapter or None)
+  config, params = opened.lm.config, opened.params
+  if init.mask_token:
+    config, params = add_mask_token(config, params)
+  own = dataclasses.asdict(config)
+  given = dict(settings.model)
+  if own["adapter"] and isinstance(given.get("adapter"), dict):
+    given["adapter"] = {**own["adapter"], **given["adapter"]}
+  return opened, params, {**own, **given}
+
+
+def for_adapter(settings: Settings, lm: LM | SigmaLM) -> Settings:
+  """The settings with which `lm` is trained: where it has an adapter, its base is frozen.
+
+  `optim.frozen` freezes more then.
+
+  Raises:
+    UsageError: the loss sends no gradient to the adapter.
+  """
+  if lm.config.adapter is None:
+    return settings
+  if not settings.loss.trains_adapter:
+    raise UsageError(
+      f"loss.name={settings.loss_name} has no open blocks, on which alone an adapter acts: set "
+      "loss.name=sbd, or leave out model.adapter"
+    )
+  optim = settings.optim
+  frozen = f"{adapter.BASE}|{optim.frozen}" if optim.frozen else adapter.BASE
+  return settings._replace(optim=dataclasses.replace(optim, frozen=frozen))
 
 
 def make_model(settings: Settings, fields: dict[str, Any]) -> LM | SigmaLM:
@@ -151,11 +196,7 @@ def shape_only(settings: Settings) -> LM | SigmaLM:
   """The model without parameters; a config that leaves its shape to a checkpoint has it opened."""
   fields = settings.model
   if "num_layers" not in fields and settings.init.checkpoint:
-    pretrained = load_pretrained(settings.init.checkpoint, dtype=STORED)
-    config = pretrained.lm.config
-    if settings.init.mask_token:
-      config, _ = add_mask_token(config, pretrained.params)
-    fields = {**dataclasses.asdict(config), **fields}
+    _, _, fields = _open(settings)
   return make_model(settings, fields)
 
 

@@ -31,10 +31,13 @@ class InitConfig:
   Attributes:
     checkpoint: what `load_pretrained` opens (an embedded name, a file, a workdir); empty: random.
     mask_token: give the checkpoint's model a mask token (one more embedding row) if it has none.
+    adapter: file of an adapter of that model, to go on from; empty: none, or a new one where
+      `model.adapter` asks for it.
   """
 
   checkpoint: str = ""
   mask_token: bool = False
+  adapter: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
