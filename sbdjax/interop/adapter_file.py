@@ -69,7 +69,8 @@ def base_hash(config: TransformerConfig, params: Mapping[str, Any]) -> str:
       values = values[used]
     digest.update(f"{name}{tuple(values.shape)}".encode())
     for piece in np.array_split(values, max(1, min(len(values), values.nbytes // _PIECE))):
-      digest.update(np.ascontiguousarray(piece, jnp.bfloat16).astype("<V2").tobytes())
+      half = np.ascontiguousarray(piece, jnp.bfloat16)
+      digest.update(half.view(np.uint16).astype("<u2").tobytes())
   return digest.hexdigest()
 
 

@@ -11,6 +11,13 @@ from sbdjax import reductions
 from sbdjax.losses.chunks import CHUNK, in_chunks
 
 
+def nll_of(logits_nxV: jax.Array, targets_n: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """-log p(target) [n], and whether the argmax is the target [n]."""
+  picked = jnp.take_along_axis(logits_nxV, targets_n[:, None], axis=-1)[:, 0]
+  nll = jax.nn.logsumexp(logits_nxV, axis=-1) - picked
+  return nll, reductions.argmax(logits_nxV) == targets_n
+
+
 def token_nll(
   logits_fn: Callable[[jax.Array], jax.Array],
   hidden_BxLxD: jax.Array,
@@ -35,9 +42,7 @@ def token_nll(
   """
 
   def nll(hidden_nxD: jax.Array, targets_n: jax.Array) -> tuple[jax.Array, jax.Array]:
-    logits = logits_fn(hidden_nxD)
-    picked = jnp.take_along_axis(logits, targets_n[:, None], axis=-1)[:, 0]
-    return jax.nn.logsumexp(logits, axis=-1) - picked, reductions.argmax(logits) == targets_n
+    return nll_of(logits_fn(hidden_nxD), targets_n)
 
   needed = None if weights_BxL is None else weights_BxL != 0
   return in_chunks(nll, chunk, hidden_BxLxD, targets_BxL, needed_BxL=needed)

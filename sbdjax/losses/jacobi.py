@@ -25,12 +25,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sbdjax import masks, reductions
+from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
-from sbdjax.losses.chunks import CHUNK, check_chunk, in_chunks
+from sbdjax.losses.chunks import CHUNK, check_chunk
 from sbdjax.losses.cross_entropy import token_nll
+from sbdjax.losses.distillation import token_kl
 from sbdjax.losses.ntp import shifted
 
 # The consistency loss of a text, from (sum of its tokens' KL, how many tokens, how many blocks).
@@ -164,39 +165,6 @@ class JacobiLoss(Loss):
       "ntp_accuracy": (jnp.sum(correct * weights), jnp.sum(weight_B)),
     }
     return jnp.sum(loss_B * is_text_B), texts, metrics
-
-
-def token_kl(
-  logits_fn: Callable[[jax.Array], jax.Array],
-  student_BxMxD: jax.Array,
-  teacher_BxMxD: jax.Array,
-  weights_BxM: jax.Array | None = None,
-  *,
-  temperature: float,
-  chunk: int = CHUNK,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """KL(teacher || student) T^2 of each position; no gradient reaches the teacher.
-
-  Positions of weight 0 are left out and found as 0.
-
-  Returns:
-    float32 [B, M] in nats, the teacher's entropy at temperature T times T^2 (KL plus this is the
-    soft cross-entropy, which has the same gradient), and bool [B, M]: both have the same argmax.
-  """
-
-  def one(student_nxD: jax.Array, teacher_nxD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    student = logits_fn(student_nxD)
-    teacher = jax.lax.stop_gradient(logits_fn(teacher_nxD))
-    log_q = jax.nn.log_softmax(student / temperature, axis=-1)
-    log_p = jax.nn.log_softmax(teacher / temperature, axis=-1)
-    p = jnp.exp(log_p)
-    entropy = -jnp.sum(p * log_p, axis=-1)
-    kl = -jnp.sum(p * log_q, axis=-1) - entropy
-    same = reductions.argmax(student) == reductions.argmax(teacher)
-    return kl * temperature**2, entropy * temperature**2, same
-
-  needed = None if weights_BxM is None else weights_BxM != 0
-  return in_chunks(one, chunk, student_BxMxD, teacher_BxMxD, needed_BxL=needed)
 
 
 def kept(settings: JacobiLoss, batch: Batch, clean_BxNxK: jax.Array) -> tuple[jax.Array, jax.Array]:

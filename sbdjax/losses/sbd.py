@@ -28,6 +28,7 @@ from sbdjax.lm import LM
 from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
 from sbdjax.losses.chunks import CHUNK, check_chunk
 from sbdjax.losses.cross_entropy import token_nll
+from sbdjax.losses.distillation import token_nll_and_kl
 from sbdjax.losses.halves import run_gated, run_halves
 from sbdjax.losses.ntp import documents, shifted
 from sbdjax.nn.config import need_mask_token
@@ -56,6 +57,13 @@ class SBDLoss(Loss):
     normalisation: "sum" (as printed), "mean" or "inverse_eta"; see NORMALISATIONS.
     full_mask_fraction: share of sequences that are masked from end to end, so that every block is
       predicted from its past alone; what `decode.sbd_verified` asks of the model. 0: the paper's.
+    teacher_weight: w: a masked token is trained on (1 - w) CE(label) + w T^2 KL(teacher || model).
+      The teacher is the model's own next-token distribution at that place, from the clean half of
+      the same forward, without a gradient: a draft is right when it is what that distribution
+      chooses, not when it is the label. The first token of a document has none. 0: the paper's.
+    teacher_temperature: T: both distributions are softmax(logits / T).
+    distance_decay: a masked token counts decay^i at the i-th place of its block, since a draft is
+      looked at only if all before it were accepted. 1: the paper's.
     document_mask: attention stays inside each packed document.
     chunk: tokens whose logits exist at one time.
   """
@@ -68,6 +76,9 @@ class SBDLoss(Loss):
   masked_weight: float = 1.0
   normalisation: str = "sum"
   full_mask_fraction: float = 0.0
+  teacher_weight: float = 0.0
+  teacher_temperature: float = 1.0
+  distance_decay: float = 1.0
   document_mask: bool = True
   chunk: int = CHUNK
 
@@ -81,8 +92,11 @@ class SBDLoss(Loss):
       raise UsageError(
         f"loss.normalisation={self.normalisation!r}: choose one of {tuple(NORMALISATIONS)}"
       )
-    if not 0 <= self.full_mask_fraction <= 1:
-      raise UsageError(f"loss.full_mask_fraction={self.full_mask_fraction} must lie in [0, 1]")
+    for name in ("full_mask_fraction", "teacher_weight", "distance_decay"):
+      if not 0 <= getattr(self, name) <= 1:
+        raise UsageError(f"loss.{name}={getattr(self, name)} must lie in [0, 1]")
+    if not self.teacher_temperature > 0:
+      raise UsageError(f"loss.teacher_temperature={self.teacher_temperature} must be positive")
     if self.ntp_weight < 0 or self.masked_weight < 0:
       raise UsageError("loss.ntp_weight and loss.masked_weight must not be negative")
     check_chunk(self.chunk)
@@ -126,7 +140,7 @@ def loss_on(
   Returns:
     As `Loss`.
   """
-  tokens, length = batch["tokens"], batch["tokens"].shape[1]
+  length = batch["tokens"].shape[1]
   mask = masks.SBDTrain(
     block_size=block_size,
     documents=documents(batch, settings.document_mask),
@@ -134,34 +148,79 @@ def loss_on(
   )
   gated = lm.config.adapter is not None
   hidden = (run_gated if gated else run_halves)(lm, params, batch, noisy_BxL, mask)
-  next_tokens, ntp_weights = shifted(batch)
-  in_whole_block_L = jnp.arange(length) < (length // block_size) * block_size
-  masked_weights = batch["weights"] * (masked_BxL & in_whole_block_L)
-  first = length if gated else 0
-  nll, correct = token_nll(
-    lambda h: lm.logits(params, h),
-    hidden[:, first:],
-    jnp.concatenate([next_tokens, tokens], axis=1)[:, first:],
-    jnp.concatenate([ntp_weights, masked_weights], axis=1)[:, first:],
-    chunk=settings.chunk,
-  )
-  weight = jnp.sum(ntp_weights)
-  masked_nll_B = jnp.sum(nll[:, -length:] * masked_weights, axis=1)
-  normalise = NORMALISATIONS[settings.normalisation]
-  factor_B = normalise(eta_B, jnp.sum(masked_weights, axis=1), jnp.sum(ntp_weights, axis=1))
-  masked_count = jnp.sum(masked_weights)
-  loss = settings.masked_weight * jnp.sum(masked_nll_B * factor_B)
-  metrics = {
-    "masked_loss": (jnp.sum(masked_nll_B), masked_count),
-    "masked_accuracy": (jnp.sum(correct[:, -length:] * masked_weights), masked_count),
-  }
-  if gated:
-    return loss, weight, metrics
-  ntp_sum = jnp.sum(nll[:, :length] * ntp_weights)
-  metrics = {
-    "ntp_loss": (ntp_sum, weight),
-    "ntp_accuracy": (jnp.sum(correct[:, :length] * ntp_weights), weight),
-  } | metrics
+  clean, masked = hidden[:, :length], hidden[:, length:]
+  ntp_sum, ntp_metrics = (_no_ntp if gated else _ntp)(settings, lm, params, batch, clean)
   if settings.ntp_weight == 0.0:
     ntp_sum = jax.lax.stop_gradient(ntp_sum)
-  return settings.ntp_weight * ntp_sum + loss, weight, metrics
+
+  in_whole_block_L = jnp.arange(length) < (length // block_size) * block_size
+  weights = batch["weights"] * (masked_BxL & in_whole_block_L)
+  terms, metrics = _masked(settings, lm, params, batch, masked, clean, weights)
+  weights *= settings.distance_decay ** (jnp.arange(length) % block_size)
+  ntp_weights = shifted(batch)[1]
+  factor_B = NORMALISATIONS[settings.normalisation](
+    eta_B, jnp.sum(weights, axis=1), jnp.sum(ntp_weights, axis=1)
+  )
+  masked_sum = jnp.sum(jnp.sum(terms * weights, axis=1) * factor_B)
+  loss = settings.ntp_weight * ntp_sum + settings.masked_weight * masked_sum
+  return loss, jnp.sum(ntp_weights), ntp_metrics | metrics
+
+
+def _ntp(
+  settings: SBDLoss, lm: LM, params: Any, batch: Batch, clean_BxLxD: jax.Array
+) -> tuple[jax.Array, Metrics]:
+  """The first term of equation 14."""
+  targets, weights = shifted(batch)
+  logits_fn = lambda h: lm.logits(params, h)
+  nll, correct = token_nll(logits_fn, clean_BxLxD, targets, weights, chunk=settings.chunk)
+  total, weight = jnp.sum(nll * weights), jnp.sum(weights)
+  accuracy = jnp.sum(correct * weights), weight
+  return total, {"ntp_loss": (total, weight), "ntp_accuracy": accuracy}
+
+
+def _no_ntp(*_: Any) -> tuple[jax.Array, Metrics]:
+  """That of a model whose clean half is not trained."""
+  return jnp.zeros(()), {}
+
+
+def _masked(
+  settings: SBDLoss,
+  lm: LM,
+  params: Any,
+  batch: Batch,
+  masked_BxLxD: jax.Array,
+  clean_BxLxD: jax.Array,
+  weights_BxL: jax.Array,
+) -> tuple[jax.Array, Metrics]:
+  """What each masked token is trained on, [B, L], 0 at tokens of weight 0; and the metrics."""
+  logits_fn, targets = lambda h: lm.logits(params, h), batch["tokens"]
+  mean_of = lambda x, weights: (jnp.sum(x * weights), jnp.sum(weights))
+  metrics = {}
+  if settings.teacher_weight:
+    # The clean token before a masked one predicts it, too: the model's own next-token distribution.
+    nll, correct, found = token_nll_and_kl(
+      logits_fn,
+      masked_BxLxD,
+      targets,
+      jnp.pad(clean_BxLxD[:, :-1], ((0, 0), (1, 0), (0, 0))),
+      weights_BxL,
+      temperature=settings.teacher_temperature,
+      chunk=settings.chunk,
+    )
+    follows_BxL = _follows(batch)
+    w = settings.teacher_weight * follows_BxL
+    terms = (1 - w) * nll + w * found.kl
+    metrics["teacher_kl"] = mean_of(found.kl, weights_BxL * follows_BxL)
+    metrics["teacher_agreement"] = mean_of(found.same, weights_BxL * follows_BxL)
+  else:
+    nll, correct = token_nll(logits_fn, masked_BxLxD, targets, weights_BxL, chunk=settings.chunk)
+    terms = nll
+  metrics["masked_loss"] = mean_of(nll, weights_BxL)
+  metrics["masked_accuracy"] = mean_of(correct, weights_BxL)
+  return terms, metrics
+
+
+def _follows(batch: Batch) -> jax.Array:
+  """float32 [B, L]: 1 where the token before is of the same document."""
+  ids = batch["segment_ids"]
+  return jnp.pad(ids[:, 1:] == ids[:, :-1], ((0, 0), (1, 0))).astype(jnp.float32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sbdjax import masks
+from sbdjax.errors import UsageError
 from sbdjax.losses import SBDLoss, halves, sbd
 from sbdjax.losses.ntp import documents
 from sbdjax.nn import adapter
@@ -17,6 +18,8 @@ from sbdjax.train.state import create, leaf_names
 from sbdjax.train.step import TrainStepConfig, make_train_step
 from tests import models
 from tests.jit import quick_jit
+from tests.losses import table_model
+from tests.reference import network, visibility
 
 MASK = 12
 LM = models.lm_of(mask_id=MASK, qkv_bias=True, adapter=AdapterConfig(2))
@@ -132,10 +135,104 @@ def test_an_update_moves_the_adapter_alone():
   assert float(metrics["grad_norm"][0]) > 0
 
 
-def test_the_generation_of_a_step_does_not_depend_on_its_rows():
+def test_a_row_is_the_same_in_any_batch():
   """The loss as training calls it: a row is the same in any batch."""
   loss, batch = SBDLoss(3, 3), batch_of(3)
   run = quick_jit(lambda b: loss(LM, PARAMS, b, jax.random.key(2))[:2])
   whole = run(batch)
   parts = [run({name: x[i : i + 1] for name, x in batch.items()}) for i in range(3)]
   np.testing.assert_allclose(whole, np.sum(parts, axis=0), rtol=1e-5)
+
+
+# --- the teacher, on a lookup table ---------------------------------------------------------------
+
+
+def log_softmax(row, temperature):
+  logits = table_model.TABLE[row].astype(np.float64) / temperature
+  logits[table_model.MASK] = -np.inf
+  return network.log_softmax(logits)
+
+
+def distilled(batch, noise, k, settings):
+  """(loss, gradient, [KL sum, agreement, weight]) of the masked term, token by token."""
+  noisy, masked, _ = noise
+  w, t, decay = settings.teacher_weight, settings.teacher_temperature, settings.distance_decay
+  loss, gradient, found = 0.0, np.zeros(table_model.TABLE.shape), np.zeros(3)
+  for b, x in enumerate(batch["tokens"]):
+    pos, runs = batch["positions"][b], visibility.runs_of(batch["segment_ids"][b])
+    for i in range(len(x) // k * k):
+      if not masked[b, i]:
+        continue
+      first = i // k * k
+      past = [(0, x[s], pos[s]) for s in range(first) if runs[s] == runs[i]]
+      block = [(1, noisy[b, s], pos[s]) for s in range(first, first + k) if runs[s] == runs[i]]
+      student = table_model.table_row(past + block, (1, noisy[b, i], pos[i]))
+      weight = batch["weights"][b, i] * decay ** (i - first)
+      own = w if i and runs[i] == runs[i - 1] else 0.0
+      log_p = log_softmax(student, 1.0)
+      loss += weight * (1 - own) * -log_p[x[i]]
+      gradient[student] += weight * (1 - own) * (np.exp(log_p) - (np.arange(7) == x[i]))
+      if not own:
+        continue
+      before = [(0, x[s], pos[s]) for s in range(i) if runs[s] == runs[i]]
+      teacher = table_model.table_row(before, (0, x[i - 1], pos[i - 1]))
+      log_q, log_p = log_softmax(student, t), log_softmax(teacher, t)
+      p, q, known = np.exp(log_p), np.exp(log_q), np.arange(7) != table_model.MASK
+      kl = t**2 * np.sum(p[known] * (log_p[known] - log_q[known]))
+      loss += weight * own * kl
+      gradient[student] += weight * own * t * (q - p)
+      same = np.argmax(log_p) == np.argmax(log_q)
+      found += batch["weights"][b, i] * np.array([kl, same, 1.0])
+  return loss, gradient, found
+
+
+@pytest.mark.parametrize(
+  "settings",
+  [
+    SBDLoss(teacher_weight=0.5, teacher_temperature=0.5, ntp_weight=0.0, chunk=8),
+    SBDLoss(teacher_weight=1.0, teacher_temperature=2.0, distance_decay=0.7, ntp_weight=0.0),
+    SBDLoss(distance_decay=0.5, ntp_weight=0.0),
+  ],
+  ids=["half", "teacher and decay", "decay"],
+)
+def test_the_teacher_is_the_models_own_next_token(settings):
+  lm, batch = table_model.make_lm(), table_model.batch()
+  noise = table_model.noise(batch)
+
+  def run(params, k):
+    loss, _, metrics = sbd.loss_on(settings, lm, params, batch, *noise, k)
+    return loss, metrics
+
+  run = quick_jit(jax.value_and_grad(run, has_aux=True))
+  for k in (3, 5):
+    (loss, metrics), gradient = run(table_model.PARAMS, k)
+    expected, slope, (kl, same, weight) = distilled(batch, noise, k, settings)
+    np.testing.assert_allclose(loss, expected, rtol=2e-6)
+    np.testing.assert_allclose(gradient["table"], slope, atol=5e-6)
+    if settings.teacher_weight:
+      np.testing.assert_allclose(metrics["teacher_kl"], (kl, weight), rtol=5e-6)
+      np.testing.assert_allclose(metrics["teacher_agreement"], (same, weight), rtol=1e-6)
+    # Metrics by the labels stay those of the plain loss.
+    plain = sbd.loss_on(SBDLoss(), lm, table_model.PARAMS, batch, *noise, k)[2]
+    for name, value in plain.items():
+      np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_an_adapter_learns_from_its_base():
+  """The teacher's term alone: the same in one forward and in two, and no gradient of the base."""
+  settings = SBDLoss(teacher_weight=1.0, teacher_temperature=0.5)
+  (loss, (_, metrics)), gradient = measure(settings)
+  assert float(loss) > 0 and set(metrics) == {
+    "masked_loss", "masked_accuracy", "teacher_kl", "teacher_agreement",
+  }  # fmt: skip
+  for name, leaf in leaf_names(gradient).items():
+    assert np.any(leaf) == adapter.is_leaf(name), name
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [dict(teacher_weight=1.5), dict(teacher_temperature=0.0), dict(distance_decay=-0.1)],
+)
+def test_senseless_teachers_are_refused(fields):
+  with pytest.raises(UsageError, match=f"loss.{next(iter(fields))}"):
+    SBDLoss(**fields)
