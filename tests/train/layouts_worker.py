@@ -6,7 +6,9 @@ import sys
 import jax
 import numpy as np
 
-from sbdjax.losses import block_diffusion, jacobi, mdm, ssmd
+from sbdjax.losses import block_diffusion, jacobi, mdm, sbd, ssmd
+from sbdjax.nn import adapter
+from sbdjax.nn.adapter import AdapterConfig
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from sbdjax.train import state as state_lib
@@ -37,6 +39,11 @@ def masked_losses(lm, params, batch, key):
   return first + second, weight, metrics | more
 
 
+ADAPTER = (
+  models.lm_of(vocab_size=toy.VOCAB, mask_id=toy.MASK, num_layers=1, adapter=AdapterConfig(2)),
+  sbd.SBDLoss(3, 3, teacher_weight=0.5),
+  adapter.BASE,  # what is frozen
+)
 JACOBI = (BLOCKS[0], jacobi.JacobiLoss())
 LAYOUTS = {  # name: (settings, devices, microbatches)
   "one device": (ParallelConfig(), 1, 1),
@@ -47,6 +54,7 @@ LAYOUTS = {  # name: (settings, devices, microbatches)
 }
 TASKS = {
   "block diffusion": BLOCKS,
+  "adapter": ADAPTER,
   "mdm and ssmd": (SIGMA_LM, masked_losses),
   "jacobi": JACOBI,
 }
@@ -68,9 +76,10 @@ def make_batch(step):
 
 
 def run(task, config, devices, accumulation):
-  lm, loss_fn = task
+  lm, loss_fn, *frozen = task
   layout = make_layout(config, jax.devices()[:devices])
-  optimizer = make_optimizer(OptimConfig(learning_rate=0.01, warmup_steps=1), STEPS)
+  optim = OptimConfig(learning_rate=0.01, warmup_steps=1, frozen=frozen[0] if frozen else "")
+  optimizer = make_optimizer(optim, STEPS)
 
   def make():
     params = lm.init(jax.random.key(0))

@@ -20,6 +20,7 @@ from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, check_batch, make_mesh, spec_for
 from sbdjax.train.state import leaf_names
+from tests import models
 from tests.train import toy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -57,7 +58,7 @@ def layouts(run_layouts):
     ("", "mesh 2x2x2, accumulated"),
     *(
       pytest.param(task, name, marks=pytest.mark.long)
-      for task in ("block diffusion, ", "jacobi, ", "mdm and ssmd, ")
+      for task in ("adapter, ", "block diffusion, ", "jacobi, ", "mdm and ssmd, ")
       for name in ("pmap of 8", "mesh 4x2")
     ),
   ],
@@ -113,6 +114,19 @@ def test_rules_reach_every_matrix_of_the_transformer_and_its_moments():
       moments = [n for n in leaves if n.endswith(name.removeprefix("params/")) and n != name]
       assert len(moments) == 3  # mu, nu and the moving average
       assert all(spec_for(n, leaves[n].shape, _Mesh) == spec for n in moments)
+
+
+def test_an_adapter_is_cut_as_its_projection():
+  """Its input axis as that of the kernel's, its output axis too, and the rank nowhere."""
+  lm = models.lm_of(mask_id=12, d_model=32, num_heads=8, num_kv_heads=4, d_ff=64, adapter={})
+  leaves = leaf_names(jax.eval_shape(lm.init, jax.random.key(0)))
+  spec = {name: tuple(spec_for(name, x.shape, _Mesh)) for name, x in leaves.items()}
+  kernels = [name for name in leaves if name.endswith("_kernel")]
+  for name in kernels:
+    of_kernel = [axis for axis in spec[name][1:] if axis]
+    a, b = (spec[name.replace("_kernel", f"_adapter_{x}")] for x in "ab")
+    assert (a, b) == ((None, of_kernel[0], None), (None, None, of_kernel[1])), name
+  assert len(kernels) == 7 and spec["mask_embedding"] == ()
 
 
 def test_an_axis_that_does_not_divide_is_left_out():
