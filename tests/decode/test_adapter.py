@@ -44,7 +44,7 @@ def texts(out):
 
 CASES = [
   ("fan_out", 3, True, 0.9),
-  ("alternating", 4, False, 0.0),
+  pytest.param("alternating", 4, False, 0.0, marks=pytest.mark.long),
   *(
     pytest.param(name, 3, candidates, 0.0, marks=pytest.mark.long)
     for name in SCHEDULES
@@ -80,6 +80,7 @@ def test_autoregressive_text_is_that_of_the_base_and_blocks_are_not():
   assert changed == 3
 
 
+@pytest.mark.long
 def test_prepared_parameters_decode_the_same():
   params, key = params_of(1), jax.random.key(1)
   run = runner(LM, VerifiedSBD(4, Alternating()))

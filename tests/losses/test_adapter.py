@@ -69,7 +69,7 @@ def gradient_of(run, *args):
 
 # 80 tokens are more than a window, for which attention takes loops over tiles.
 @pytest.mark.parametrize("length", [80])
-@pytest.mark.parametrize("document_mask", [True, False])
+@pytest.mark.parametrize("document_mask", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_two_forwards_are_one(length, document_mask):
   batch = batch_of(length=length)
   mask = masks.SBDTrain(jnp.int32(3), documents(batch, document_mask))
@@ -135,6 +135,7 @@ def test_an_update_moves_the_adapter_alone():
   assert float(metrics["grad_norm"][0]) > 0
 
 
+@pytest.mark.long
 def test_a_row_is_the_same_in_any_batch():
   """The loss as training calls it: a row is the same in any batch."""
   loss, batch = SBDLoss(3, 3), batch_of(3)

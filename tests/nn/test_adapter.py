@@ -22,7 +22,11 @@ from tests.nn.test_transformer import VARIANTS
 MASK, L, K = 12, 7, 3
 SMALL = AdapterConfig(rank=3, alpha=5.0)
 # Families with biases, norms of heads, an MLP without a gate, learned positions.
-NAMES = ("qwen2", "qwen3", "gpt2", "llama2c")
+NAMES = [
+  "qwen2",
+  "gpt2",
+  *(pytest.param(name, marks=pytest.mark.long) for name in ("qwen3", "llama2c")),
+]
 
 
 def pair(name, config=SMALL):
@@ -122,7 +126,7 @@ def flat(params):
   return {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in leaves}
 
 
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_prepared_parameters_are_the_same_network(rows):
   base, lm, params = pair("qwen2")
   clean, tokens = (base, adapter.split(params)[0]), half_masked()
