@@ -1,8 +1,10 @@
 """The public functions, as a user calls them."""
 
+import itertools
 import math
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,8 +17,10 @@ import sbdjax
 from sbdjax import api
 from sbdjax.decode import base
 from sbdjax.errors import UsageError
-from sbdjax.interop.pretrained import load_pretrained
-from sbdjax.masks import Causal
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.interop.settings import GenerationDefaults
+from sbdjax.masks import Causal, Full
+from tests import models
 
 PROMPTS = ["Once upon a time", "Lily and Ben"]
 
@@ -134,6 +138,43 @@ def test_score_is_the_sum_of_log_probabilities():
   assert found.estimator == "exact" and found.perplexity == pytest.approx(
     math.exp(expected / found.tokens), rel=1e-5
   )
+
+
+def test_score_of_masked_diffusion_is_the_any_order_bound():
+  """Against the mean over every number of masks and every place they may have."""
+  lm, tokens, mask_id = models.lm_of(mask_id=12), [3, 7, 1, 7], 12
+  params = models.random_params(lm)
+  generation = GenerationDefaults((), mask_id, attention="full")
+  found = {
+    n: sbdjax.score(
+      Pretrained(lm, params, None, generation), [tokens], samples=n
+    )[0]
+    for n in (2, 512)
+  }
+  size, bound = len(tokens), 0.0
+  for count in range(1, size + 1):
+    subsets = list(itertools.combinations(range(size), count))
+    for places in subsets:
+      noisy = np.array([[mask_id if i in places else t for i, t in enumerate(tokens)]])
+      positions = np.arange(size)[None]
+      hidden, _ = lm.apply(params, noisy, positions_BxT=positions, mask=Full(np.array([size])))
+      log_p = jax.nn.log_softmax(lm.logits(params, hidden))[0]
+      nats = -sum(float(log_p[i, tokens[i]]) for i in places)
+      bound += size / count * nats / len(subsets) / size
+  assert found[512].nats == pytest.approx(bound, rel=0.02)
+  assert abs(found[2].nats - bound) > 0.02 * bound  # of few samples it is not that exact
+  assert (found[512].estimator, found[512].samples, found[512].tokens) == ("any-order bound", 512, 4)
+
+
+def test_a_path_is_read_again_by_every_call(tmp_path, model):
+  sbdjax.save_pretrained(tmp_path / "model", model)
+  text = lambda: next(sbdjax.generate(tmp_path / "model", PROMPTS[:1], max_tokens=8)).text
+  before = text()
+  other = jax.tree.map(lambda x: x, model.params)
+  other["embedding"] = other["embedding"][::-1]
+  shutil.rmtree(tmp_path / "model")
+  sbdjax.save_pretrained(tmp_path / "model", model._replace(params=other))
+  assert text() != before
 
 
 @pytest.mark.parametrize(

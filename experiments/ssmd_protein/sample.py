@@ -9,7 +9,7 @@ sampler is worth is the likelihood of held-out proteins under it, log p(x given 
 exact, in nats a residue. Of its own samples, `--length` residues between begin and end marks, the
 any-order bound under the trunk and the entropy of residues are recorded. (The paper folds its
 samples with ESMFold; a model as small as `:cpu` folds to nothing.) Recorded too is what targets
-could reach at best with these drafts. Started again, only what is missing is measured. `tables.md`
+could reach at best with these drafts. Re-running the command measures what is missing. `tables.md`
 beside the picture has the NFE at equal likelihood.
 """
 

@@ -4,7 +4,7 @@ A config file with a function `get_rounds` is trained so. It gives one dict of o
 like {"collect.block_size": 32}; what is set on the command line holds for every round. The first
 round starts from `init.checkpoint`, each other one from the round before. Round r leaves
 WORKDIR/round{r}, a training workdir, with the trajectories it was trained on in
-WORKDIR/round{r}/trajectories. Every stage goes on where it was.
+WORKDIR/round{r}/trajectories. Re-running the command resumes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ it), `head` (HeadConfig; of losses that train causal blocks), `init` (InitConfig
 (TrainConfig), `parallel` (ParallelConfig), `attention` (AttentionConfig). Fields left out have the
 defaults of these dataclasses; see sbdjax/train/settings.py. `loss.name` and `data.source` may also
 name a loss or a source of your own, as module:Name; see sbdjax/losses/registry.py and
-sbdjax/data/sources.py. Started again with the same workdir, a run goes on where it was. A config
-file with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
+sbdjax/data/sources.py. Re-running the command resumes. A config file with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
     }
     for d in (4, 8)
   ]
-  frugal = {
+  skipping = {
     "decoder.name": "freedave", "decoder.draft_steps": 8, "decoder.eager": True,
     "decoder.skip_known_forwards": True,
   }  # fmt: skip
@@ -77,4 +77,4 @@ def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
     "sweep.checkpoint": "stories260K",
     "sweep.label": "stories260K",
   }
-  return [{"decoder.name": "static"}, base, *dynamic, *freedave, *carried, frugal, *verified]
+  return [{"decoder.name": "static"}, base, *dynamic, *freedave, *carried, skipping, *verified]

@@ -4,7 +4,7 @@ r"""Turns stories260K (a real 260K-parameter Llama) into a Jacobi Forcing model,
 
 collects the base model's Jacobi trajectories with blocks of 16 (WORKDIR/round1/trajectories),
 trains on them (WORKDIR/round1), collects those of the trained model with blocks of 32, and trains
-on. Each stage goes on where it was. `python -m sbdjax trajectories` with this file collects alone.
+on. Re-running the command resumes. `python -m sbdjax trajectories` with this file collects alone.
 
 Variant `once` trains one round on trajectories that are there, which comparisons share:
 
