@@ -146,9 +146,7 @@ def test_score_of_masked_diffusion_is_the_any_order_bound():
   params = models.random_params(lm)
   generation = GenerationDefaults((), mask_id, attention="full")
   found = {
-    n: sbdjax.score(
-      Pretrained(lm, params, None, generation), [tokens], samples=n
-    )[0]
+    n: sbdjax.score(Pretrained(lm, params, None, generation), [tokens], samples=n)[0]
     for n in (2, 512)
   }
   size, bound = len(tokens), 0.0
@@ -163,7 +161,11 @@ def test_score_of_masked_diffusion_is_the_any_order_bound():
       bound += size / count * nats / len(subsets) / size
   assert found[512].nats == pytest.approx(bound, rel=0.02)
   assert abs(found[2].nats - bound) > 0.02 * bound  # of few samples it is not that exact
-  assert (found[512].estimator, found[512].samples, found[512].tokens) == ("any-order bound", 512, 4)
+  assert (found[512].estimator, found[512].samples, found[512].tokens) == (
+    "any-order bound",
+    512,
+    4,
+  )
 
 
 def test_a_path_is_read_again_by_every_call(tmp_path, model):
