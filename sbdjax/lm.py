@@ -46,10 +46,11 @@ class LM(NamedTuple):
     prepare: (params, rows=1) -> params laid out for decoding on the device that holds them, to be
       made once and used for many forwards; `apply` and `logits` take either. `rows`: query rows
       (batch times window) of most forwards, of which only 1 or more matters. Layers become
-      separate arrays, and weights for several rows transposed ones, on a single CPU; anywhere
-      else, and where parameters are traced or cut over devices, they are returned as given. For
-      one row this takes the memory of one more head, for several that of the layers once more,
-      as long as the caller keeps `params`. Losses want parameters as `init` makes them.
+      separate arrays, and weights for several rows or of large layers transposed and joined ones,
+      on a single CPU; anywhere else, and where parameters are traced or cut over devices, they are
+      returned as given. This takes the memory of the layers once more where they are transposed,
+      and for one row that of one more head, as long as the caller keeps `params`. Losses want
+      parameters as `init` makes them.
   """
 
   config: TransformerConfig

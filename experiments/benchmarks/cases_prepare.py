@@ -43,13 +43,13 @@ def forwards(name: str, width: int, slots: int, apart: bool = False) -> Case:
   """Cached forwards one after the other, logits and a write to the cache included.
 
   Args:
-    apart: layers are separate, whatever `prepare` would decide.
+    apart: layers are separate and transposed, whatever `prepare` would decide.
   """
 
   def make():
     lm, params = model(name)
-    few = lm.config.num_layers if apart else prepare._FEW_LAYERS
-    with mock.patch.object(prepare, "_FEW_LAYERS", few):
+    large = 0 if apart else prepare._LARGE_LAYER
+    with mock.patch.object(prepare, "_LARGE_LAYER", large):
       prepared = lm.prepare(params, width)
     zero = jnp.zeros(1, jnp.int32)
     cache = kv_cache.commit(lm.init_cache(1, slots), zero + slots // 2)
@@ -167,7 +167,7 @@ CASES = [
     for name, slots in (("260K", 256), ("15M", 256), ("110M", 256), ("110M", 1024), ("135M", 256))
     for width in (1, 4, 8, 16)
   ),
-  *(forwards("135M", width, 256, apart=True) for width in (1, 4, 8, 16)),
+  *(forwards("15M", width, 256, apart=True) for width in (1, 4, 8, 16)),
   *(
     decoding(name, label, method)
     for name in MODELS

@@ -18,7 +18,7 @@ from sbdjax.nn import rope
 from sbdjax.nn.adapter import adapted
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
 from sbdjax.nn.dropout import drop_channels, layer_keys
-from sbdjax.nn.linear import linear, weight
+from sbdjax.nn.linear import Weight, linear, products, weight
 from sbdjax.nn.parts import MLP, RMSNorm, dense_init, make_norm
 
 # ((k, ...), (v, ...)) of a cache, each [N, B, K, S, Dh]; the slots of several follow one another.
@@ -38,25 +38,27 @@ class Attention(nn.Module):
   attend: Attend
   num_open: int = 0
 
-  def _project(self, name: str, x_BxTxD: jax.Array, heads: int) -> jax.Array:
-    """One of q, k, v: kernel [D, heads, Dh]; returns [B, heads, T, Dh]."""
-    c = self.config
-    shape = (c.d_model, heads, c.head_dim)
-    kernel = weight(self, f"{name}_kernel", dense_init(c.d_model), shape, c.param_dtype)
-    y = adapted(self, c.adapter, name, x_BxTxD, linear(x_BxTxD, kernel), self.num_open)
-    if c.qkv_bias:
-      bias = self.param(f"{name}_bias", nn.initializers.zeros, shape[1:], c.param_dtype)
-      y = y + bias.astype(y.dtype).reshape(-1)
-    return jnp.swapaxes(y.reshape(*y.shape[:-1], heads, c.head_dim), 1, 2)
+  def _projections(self, x_BxTxD: jax.Array) -> list[jax.Array]:
+    """q, k, v, [B, heads, T, Dh] each: kernels [D, heads, Dh]."""
+    c, found = self.config, []
+    heads_of = {"q": c.num_heads, "k": c.num_kv_heads, "v": c.num_kv_heads}
+    init, shape = dense_init(c.d_model), lambda heads: (c.d_model, heads, c.head_dim)
+    weights = [Weight(f"{name}_kernel", init, shape(heads)) for name, heads in heads_of.items()]
+    several = products(self, x_BxTxD, weights, c.param_dtype)
+    for (name, heads), y in zip(heads_of.items(), several, strict=True):
+      y = adapted(self, c.adapter, name, x_BxTxD, y, self.num_open)
+      if c.qkv_bias:
+        bias = self.param(f"{name}_bias", nn.initializers.zeros, shape(heads)[1:], c.param_dtype)
+        y = y + bias.astype(y.dtype).reshape(-1)
+      found.append(jnp.swapaxes(y.reshape(*y.shape[:-1], heads, c.head_dim), 1, 2))
+    return found
 
   @nn.compact
   def __call__(
     self, x_BxTxD: jax.Array, layer: jax.Array, cached_kv: Any, rotary: Any, plan: Any
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     c = self.config
-    q = self._project("q", x_BxTxD, c.num_heads)
-    k = self._project("k", x_BxTxD, c.num_kv_heads)
-    v = self._project("v", x_BxTxD, c.num_kv_heads)
+    q, k, v = self._projections(x_BxTxD)
     if c.qk_norm:
       q, k = RMSNorm(c, name="q_norm")(q), RMSNorm(c, name="k_norm")(k)
     if rotary is not None:

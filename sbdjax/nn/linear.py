@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -62,6 +62,34 @@ def weight(
   if isinstance(prepared, Transposed):
     return prepared
   return as_matrix(name, module.param(name, init, shape, dtype))
+
+
+class Weight(NamedTuple):
+  """What `weight` is asked for, its module and dtype apart."""
+
+  name: str
+  init: Callable
+  shape: tuple[int, ...]
+
+
+def products(
+  module: nn.Module, x_BxTxI: jax.Array, weights: Sequence[Weight], dtype: str
+) -> list[jax.Array]:
+  """`x` times each of several weights, [B, T, O] each, as `linear` has them.
+
+  One product where `nn.prepare` joined the weights: a processor reads one long array faster than
+  several short ones.
+  """
+  prepared: Any = module.get_variable("params", joined(w.name for w in weights))
+  if not isinstance(prepared, Transposed):
+    return [linear(x_BxTxI, weight(module, *w, dtype)) for w in weights]
+  sizes = [math.prod(w.shape[1:]) for w in weights]
+  return jnp.split(prepared.times(x_BxTxI), np.cumsum(sizes)[:-1], axis=-1)
+
+
+def joined(names: Iterable[str]) -> str:
+  """The name that weights have which `nn.prepare` joined."""
+  return "+".join(names)
 
 
 def as_matrix(name: str, kernel: _Kernel) -> _Kernel:

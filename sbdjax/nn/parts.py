@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from sbdjax.nn.adapter import adapted
 from sbdjax.nn.config import TransformerConfig
-from sbdjax.nn.linear import linear, weight
+from sbdjax.nn.linear import Weight, products
 
 
 def dense_init(fan_in: int) -> nn.initializers.Initializer:
@@ -80,17 +81,23 @@ class MLP(nn.Module):
     c = self.config
     activation, gated = MLPS[c.mlp]
 
-    def project(name: str, x: jax.Array, features: int, fan_in: int) -> jax.Array:
-      shape = (x.shape[-1], features)
-      y = linear(x, weight(self, f"{name}_kernel", dense_init(fan_in), shape, c.param_dtype))
-      y = adapted(self, c.adapter, name, x, y, self.num_open)
+    def project(names: Sequence[str], x: jax.Array, features: int, fan_in: int) -> list[jax.Array]:
+      init, shape = dense_init(fan_in), (x.shape[-1], features)
+      weights = [Weight(f"{name}_kernel", init, shape) for name in names]
+      several = zip(names, products(self, x, weights, c.param_dtype), strict=True)
+      return [
+        biased(name, adapted(self, c.adapter, name, x, y, self.num_open)) for name, y in several
+      ]
+
+    def biased(name: str, y: jax.Array) -> jax.Array:
       if not c.mlp_bias:
         return y
-      bias = self.param(f"{name}_bias", nn.initializers.zeros, (features,), c.param_dtype)
+      bias = self.param(f"{name}_bias", nn.initializers.zeros, y.shape[-1:], c.param_dtype)
       return y + bias.astype(y.dtype)
 
-    if gated:
-      h = activation(project("gate", x, c.d_ff, c.d_model)) * project("up", x, c.d_ff, c.d_model)
-    else:
-      h = activation(project("up", x, c.d_ff, c.d_model))
-    return project("down", h, c.d_model, c.d_ff * 2 * c.num_layers)
+    names = ("gate", "up") if gated else ("up",)
+    h, *rest = project(names, x, c.d_ff, c.d_model)
+    h = activation(h)
+    for factor in rest:
+      h = h * factor
+    return project(("down",), h, c.d_model, c.d_ff * 2 * c.num_layers)[0]

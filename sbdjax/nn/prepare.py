@@ -1,16 +1,19 @@
 """Parameters prepared once for decoding on a CPU: same network, arrays as its products want them.
 
-Three things (`experiments/benchmarks/cases_prepare.py` measures them):
+Four things (`experiments/benchmarks/cases_prepare.py` measures them):
 
 layers      `nn.scan` over stacked layers copies the weights of each before it multiplies by them.
             Separate arrays are multiplied as they lie.
-transposed  Forwards of 2 to 32 rows (B T) want weights as [O, I]; those of one row as [I, O].
-head        The same for the map to the vocabulary, of which both forms are kept where the second
-            serves forwards of one row.
+transposed  Forwards of 2 to 32 rows (B T) want weights as [O, I], and so do forwards of one row
+            where layers are large; of small ones they want [I, O].
+joined      Weights of one input (q, k, v; gate, up) are one product with transposed ones.
+head        The map to the vocabulary as [V, D], and also as [D, V] where most forwards have one row.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -19,14 +22,16 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from sbdjax import pytree
-from sbdjax.nn.linear import Transposed, as_matrix
+from sbdjax.nn.linear import Transposed, as_matrix, joined
 
 # The name of a prepared head among the parameters of a network.
 HEAD = "prepared_head"
 
-# A loop over separate layers takes longer to compile, a copy of a small layer stays in the cache:
-# deep networks of small layers gain nothing by the clock, and stay stacked.
-_FEW_LAYERS, _LAYER_BYTES = 12, 16 * 2**20
+# Weights of one input, which make one product.
+_JOINED = (("q_kernel", "k_kernel", "v_kernel"), ("gate_kernel", "up_kernel"))
+# A loop over separate layers takes longer to compile, and the copy of a small layer stays in the
+# processor's cache: deep networks of small layers gain nothing by the clock, and stay stacked.
+_FEW_LAYERS, _LARGE_LAYER = 12, 8 * 2**20  # layers, bytes
 
 
 @pytree.dataclass
@@ -66,7 +71,6 @@ def on_one_cpu(params: Any) -> bool:
 def network(params: Any, rows: int) -> Any:
   """The parameters of a `Transformer`, prepared for forwards of `rows` rows; see `LM.prepare`."""
   head = params["head"] if "head" in params else params["embedding"]
-  # One row reads columns of [D, V] faster than rows of [V, D].
   columns = jax.device_put(np.ascontiguousarray(np.asarray(head).T)) if rows == 1 else None
   return layers(params, rows) | {HEAD: Head(Transposed(head), columns)}
 
@@ -79,15 +83,27 @@ def layers(params: Any, rows: int) -> Any:
   stacked = jax.tree.map(np.asarray, params["layers"])
   leaves = jax.tree.leaves(stacked)
   count, size = leaves[0].shape[0], sum(x.nbytes for x in leaves)
-  if count > _FEW_LAYERS and size < count * _LAYER_BYTES:
+  large = size >= count * _LARGE_LAYER
+  if count > _FEW_LAYERS and not large:
     return params
-  layer = lambda n: jax.tree_util.tree_map_with_path(
-    lambda path, x: _of_layer(path[-1].key, x[n], rows), stacked
-  )
-  return {**params, "layers": tuple(layer(n) for n in range(count))}
+  prepared = transposed if large or rows > 1 else functools.partial(jax.tree.map, jax.device_put)
+  return {
+    **params,
+    "layers": tuple(prepared(jax.tree.map(lambda x, n=n: x[n], stacked)) for n in range(count)),
+  }
 
 
-def _of_layer(name: str, x: np.ndarray, rows: int) -> jax.Array | Transposed:
-  if rows == 1 or not name.endswith("_kernel"):
-    return jax.device_put(x)
-  return Transposed(jax.device_put(np.ascontiguousarray(as_matrix(name, x).T)))
+def transposed(layer: Mapping[str, Any]) -> dict[str, Any]:
+  """A layer, or a module of it, with its kernels transposed, those of `_JOINED` as one."""
+  found = {
+    name: transposed(x) if isinstance(x, Mapping) else jax.device_put(x)
+    for name, x in layer.items()
+    if not name.endswith("_kernel")
+  }
+  left = [name for name in layer if name.endswith("_kernel")]
+  joint = [names for names in _JOINED if set(names) <= set(left)]
+  alone = [(name,) for name in left if not any(name in names for names in joint)]
+  for names in (*joint, *alone):
+    matrices = [as_matrix(name, layer[name]).T for name in names]
+    found[joined(names)] = Transposed(jax.device_put(np.concatenate(matrices)))
+  return found

@@ -28,13 +28,18 @@ def last_layer(params):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", [*VARIANTS, "deep"])
-def test_forward_equals_numpy(name, rows):
-  lm = models.lm_of(**{**VARIANTS, "deep": DEEP}[name])
+@pytest.mark.parametrize("name", [*VARIANTS, "deep", "large"])
+def test_forward_equals_numpy(name, rows, monkeypatch):
+  if name == "large":
+    monkeypatch.setattr(prepare, "_LARGE_LAYER", 0)
+  lm = models.lm_of(**{**VARIANTS, "deep": DEEP, "large": DEEP}[name])
   params = models.random_params(lm)
   tokens, positions = models.tokens(2, T), models.positions(2, T)
   prepared = lm.prepare(params, rows)
   assert isinstance(prepared["layers"], tuple) == (name != "deep")
+  if name == "large" or (rows > 1 and name != "deep"):
+    attn = prepared["layers"][0]["attn"]
+    assert isinstance(attn["q_kernel+k_kernel+v_kernel"], Transposed) and "q_kernel" not in attn
   found = logits_of(lm, prepared, tokens, masks.Causal(), positions)
   for row in range(2):
     args = (params, tokens[row], positions[row], visibility.causal(T))
@@ -128,7 +133,7 @@ def test_large_layers_are_separate_however_many(monkeypatch):
   params = models.random_params(lm)
   size = sum(x.nbytes for x in jax.tree.leaves(params["layers"])) / 13
   for limit, separate in ((size, True), (size + 1, False)):
-    monkeypatch.setattr(prepare, "_LAYER_BYTES", limit)
+    monkeypatch.setattr(prepare, "_LARGE_LAYER", limit)
     assert isinstance(lm.prepare(params)["layers"], tuple) == separate
 
 
