@@ -24,6 +24,7 @@ LAYERS = [
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
+  ("chunks",),
   ("nn",),
   ("lm",),
   ("sigma_lm",),

@@ -19,8 +19,9 @@ import numpy as np
 from cases_prepare import MODELS
 from cpu_losses import Case, compiled, main
 
+from sbdjax import chunks
 from sbdjax.lm import make_lm
-from sbdjax.losses import chunks, cross_entropy
+from sbdjax.losses import cross_entropy
 from sbdjax.losses.base import Loss
 from sbdjax.losses.ntp import NTPLoss
 from sbdjax.losses.sbd import SBDLoss

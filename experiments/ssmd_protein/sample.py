@@ -53,7 +53,7 @@ class Quality:
   """The any-order bound of rows under a trunk, and the entropy of their residues."""
 
   def __init__(self, model, length: int, batch_size: int, masks: int):
-    predict, mask_id = mdm.of_sigma(model.lm), model.lm.config.mask_id
+    predict, mask_id = mdm.predictor(model.lm), model.lm.config.mask_id
     given_L = marks(length)
     self._params, self._batch_size, self._masks = model.params, batch_size, masks
     self._bound = jax.jit(

@@ -13,13 +13,13 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax.chunks import CHUNK
 from sbdjax.cli.trajectories import CollectConfig
 from sbdjax.data import config as data_config
 from sbdjax.data.rows import padding_row
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.losses.base import LossFn
-from sbdjax.losses.chunks import CHUNK
 from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train.dry_run import Needs, needs

@@ -143,7 +143,7 @@ def any_order(
 
   Args:
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
-      `decode.mdm.of_lm`.
+      `decode.any_order.mdm.predictor`.
     keys_B: one key a text.
     given_L: bool, places that are known beforehand: never masked, and not counted among the D.
   """
@@ -202,7 +202,7 @@ def over_plans(
 
   Args:
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
-      `decode.mdm.of_lm`.
+      `decode.any_order.mdm.predictor`.
     keys_B: one key a text.
     plan: `plan` of `decode.mdm.ancestral` or `decode.mdm.first_hitting`, the sampler's own.
     given_L: bool, places that are known beforehand.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import reductions
-from sbdjax.losses.chunks import CHUNK, in_chunks
+from sbdjax.chunks import CHUNK, in_chunks
 
 
 def nll_of(logits_nxV: jax.Array, targets_n: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import reductions
-from sbdjax.losses.chunks import CHUNK, in_chunks
+from sbdjax.chunks import CHUNK, in_chunks
 from sbdjax.losses.cross_entropy import nll_of
 
 LogitsFn = Callable[[jax.Array], jax.Array]

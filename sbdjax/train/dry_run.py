@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sbdjax.chunks import CHUNK
 from sbdjax.errors import UsageError
 from sbdjax.losses.base import LossFn
-from sbdjax.losses.chunks import CHUNK
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout

@@ -187,7 +187,7 @@ def test_masks_inside_a_prompt_are_filled_and_given_tokens_stay(unmask):
 def test_a_model_that_scales_by_its_share_of_masks_does_not_count_what_is_after_the_row():
   """ESM's token dropout looks at all tokens, so scratch after a shorter row must be padding."""
   lm = models.lm_of(mask_id=12, pad_id=11, token_dropout=True)
-  predict = quick_jit(mdm.of_lm(lm))
+  predict = quick_jit(mdm.predictor(lm))
   params = models.random_params(lm)
   tokens = np.array([[3, 12, 5, 7, 12, 12], [4, 12, 12, 1, 2, 3]], np.int32)
   ends = np.array([4, 6])
@@ -241,3 +241,30 @@ def test_settings_out_of_range(make, message):
   with pytest.raises(UsageError, match=message) as error:
     make()
   assert "\n" not in str(error.value)
+
+
+def test_logits_are_made_for_what_is_revealed_alone(monkeypatch):
+  """A plan says which positions those are before their logits are there; the texts are the same."""
+  made, logits_of = [], models.lm_of(mask_id=12).logits
+
+  def logits(params, hidden):
+    jax.debug.callback(lambda: made.append(hidden.shape[:-1]))
+    return logits_of(params, hidden)
+
+  lm = models.lm_of(mask_id=12, max_seq_len=128)
+  params, counting = models.random_params(lm), lm._replace(logits=logits)
+  prompt, limits = np.ones((2, 3), np.int32), base.Limits(80)
+
+  def texts(unmask):
+    method = MDM(unmask, attention="full", token=DRAWN)
+    args = prompt, np.full(2, 3, np.int32), jax.random.split(jax.random.key(0))
+    state = base.decode(method.sampler(counting, limits), params, *args)
+    jax.effects_barrier()
+    return state.out, made.copy(), made.clear()
+
+  some, of_some, _ = texts(FirstHitting(4))
+  monkeypatch.setattr(FirstHitting, "needs_logits", True)
+  whole, of_all, _ = texts(FirstHitting(4))
+  np.testing.assert_array_equal(some.tokens_BxC, whole.tokens_BxC)
+  assert set(of_all) == {(2, 83)} and len(of_all) == some.nfe_B[0] == 20
+  assert set(of_some) == {(16,)} and len(of_some) == 20  # eight positions a forward

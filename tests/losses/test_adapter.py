@@ -95,6 +95,7 @@ def measure(settings, params=PARAMS, length=11, k=3):
   return quick_jit(jax.value_and_grad(run, has_aux=True))(params)
 
 
+@pytest.mark.long
 def test_the_loss_is_the_masked_term_of_one_forward(monkeypatch):
   settings = SBDLoss(normalisation="mean", masked_weight=0.7, chunk=8)
   (two, (weight, metrics)), gradient = measure(settings)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sbdjax.chunks import CHUNK, in_chunks
 from sbdjax.lm import suppress
-from sbdjax.losses.chunks import CHUNK, in_chunks
 from sbdjax.losses.cross_entropy import token_nll
 from tests.reference import network
 

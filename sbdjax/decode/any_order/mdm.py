@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from sbdjax import pytree
+from sbdjax import chunks, pytree
 from sbdjax.corruption import MASK_SCHEDULES
 from sbdjax.decode import base, canvas, rules, scores
 from sbdjax.decode.base import Generation, Limits, Sampler
@@ -36,6 +36,8 @@ from sbdjax.sigma_lm import SigmaLM
 # (params, tokens int32 [B, C], end int32 [B]) -> logits float32 [B, C, V]; a row ends at `end`.
 Predict = Callable[..., jax.Array]
 
+# Positions whose logits are made at one time, where only those of some are needed.
+_DRAWN = 16
 _NEEDED = "it cannot be decoded by masked diffusion"
 
 
@@ -43,6 +45,7 @@ class Unmask(Part):
   """Base of what says which masks a forward turns into tokens."""
 
   kind: ClassVar[str] = "unmask"
+  needs_logits: ClassVar[bool] = False  # which masks are revealed depends on the predictions
 
   def plan(self, key: jax.Array, masked_C: jax.Array) -> jax.Array:
     """When each position of a row is to be revealed, drawn once, before the first forward.
@@ -57,11 +60,11 @@ class Unmask(Part):
     raise NotImplementedError
 
   def select(
-    self, logits_BxCxV: jax.Array, plan_BxC: jax.Array, masked_BxC: jax.Array
+    self, logits_BxCxV: jax.Array | None, plan_BxC: jax.Array, masked_BxC: jax.Array
   ) -> jax.Array:
     """The masks to reveal now, bool [B, C], at least one in each row that has any.
 
-    By default those that the plan has next.
+    By default those that the plan has next. The logits are None unless `needs_logits`.
     """
     del logits_BxCxV
     last = jnp.iinfo(jnp.int32).max
@@ -138,6 +141,8 @@ class ByConfidence(Unmask):
     score: what positions are sorted by, a key of `scores.SCORES`.
   """
 
+  needs_logits: ClassVar[bool] = True
+
   tokens_per_step: int = 1
   score: str = pytree.static(default="confidence")
 
@@ -154,9 +159,10 @@ class ByConfidence(Unmask):
     return jnp.zeros(masked_C.shape, jnp.int32)
 
   def select(
-    self, logits_BxCxV: jax.Array, plan_BxC: jax.Array, masked_BxC: jax.Array
+    self, logits_BxCxV: jax.Array | None, plan_BxC: jax.Array, masked_BxC: jax.Array
   ) -> jax.Array:
     del plan_BxC
+    assert logits_BxCxV is not None
     return rules.TopK(self.tokens_per_step, self.score)(logits_BxCxV, masked_BxC)
 
 
@@ -221,7 +227,7 @@ class MDM(Method):
     return Canvas(state.out.prompt_len_B, state.max_tokens, state.end_B)
 
   def sampler(self, lm: LM | SigmaLM, limits: Limits) -> Sampler:
-    predict, mask_id = predictor(lm), need_mask_token(lm.config, _NEEDED)
+    encode, mask_id = encoder(lm), need_mask_token(lm.config, _NEEDED)
     if not isinstance(lm, SigmaLM) and self.attention != "full":
       raise UsageError(
         "decoder.name=mdm lets every token see every other, which this checkpoint was not trained "
@@ -240,11 +246,15 @@ class MDM(Method):
     def step(params: Any, state: MDMState) -> MDMState:
       out, end_B = state.out, state.end_B
       masked_BxC = canvas.masked(out.tokens_BxC, end_B, mask_id)
-      logits = predict(params, out.tokens_BxC, end_B)
+      hidden_BxCxD = encode(params, out.tokens_BxC, end_B)
+      logits = lm.logits(params, hidden_BxCxD) if self.unmask.needs_logits else None
       reveal_BxC = self.unmask.select(logits, state.plan_BxC, masked_BxC)
       index_BxC = jnp.broadcast_to(jnp.arange(masked_BxC.shape[1]), masked_BxC.shape)
       keys_BxC = base.position_keys(state.key_B, index_BxC)
-      tokens_BxC = jax.vmap(jax.vmap(self.token))(keys_BxC, logits)
+      if logits is None:
+        tokens_BxC = draw_where(lm, params, self.token, reveal_BxC, hidden_BxCxD, keys_BxC)
+      else:
+        tokens_BxC = jax.vmap(jax.vmap(self.token))(keys_BxC, logits)
       new = base.reveal(out, index_BxC, tokens_BxC, reveal_BxC, width=end_B)
       new = canvas.finish(new, limits, end_B, mask_id)
       return state.replace(out=base.keep_done(out.done_B, out, new))
@@ -252,36 +262,47 @@ class MDM(Method):
     return Sampler(init, step, lambda state: state.out.done_B)
 
 
+def draw_where(
+  lm: LM | SigmaLM,
+  params: Any,
+  token: TokenSampler,
+  reveal_BxC: jax.Array,
+  hidden_BxCxD: jax.Array,
+  keys_BxC: jax.Array,
+) -> jax.Array:
+  """int32 [B, C]: the tokens of the positions to reveal, for which alone logits are made; else 0."""
+
+  def draw(hidden_nxD: jax.Array, key_data: jax.Array) -> jax.Array:
+    keys_n = jax.random.wrap_key_data(key_data, impl=jax.random.key_impl(keys_BxC))
+    return jax.vmap(token)(keys_n, lm.logits(params, hidden_nxD))
+
+  key_data = jax.random.key_data(keys_BxC)
+  return chunks.in_chunks(draw, _DRAWN, hidden_BxCxD, key_data, needed_BxL=reveal_BxC)
+
+
 def predictor(model: LM | SigmaLM) -> Predict:
-  """What masked diffusion decodes with: an LM, or the trunk of a self-speculative model.
+  """The predictions of `model` for every position, each seeing every other.
 
   Raises:
     UsageError: an LM without a mask token.
   """
-  return of_sigma(model) if isinstance(model, SigmaLM) else of_lm(model)
+  encode = encoder(model)
+  return lambda params, *text: model.logits(params, encode(params, *text))
 
 
-def of_lm(lm: LM) -> Predict:
-  """The predictions of `lm` with every position seeing every other.
+def encoder(model: LM | SigmaLM) -> Predict:
+  """As `predictor`, but the hidden states [B, C, D] that `model.logits` maps to the vocabulary.
 
-  Raises:
-    UsageError: it has no mask token.
+  A self-speculative model is its trunk alone.
   """
+  if isinstance(model, SigmaLM):
+    return lambda params, tokens_BxC, end_B: model.trunk(params, tokens_BxC, length_B=end_B)
+  lm = model
   need_mask_token(lm.config, _NEEDED)
 
-  def predict(params, tokens_BxC, end_B):
+  def encode(params, tokens_BxC, end_B):
     tokens_BxC = as_padding(tokens_BxC, end_B, lm.config.pad_id)
     positions_BxC = jnp.broadcast_to(jnp.arange(tokens_BxC.shape[1]), tokens_BxC.shape)
-    hidden, _ = lm.apply(params, tokens_BxC, positions_BxT=positions_BxC, mask=Full(end_B))
-    return lm.logits(params, hidden)
+    return lm.apply(params, tokens_BxC, positions_BxT=positions_BxC, mask=Full(end_B))[0]
 
-  return predict
-
-
-def of_sigma(model: SigmaLM) -> Predict:
-  """The drafts of a self-speculative model: its trunk alone, decoded as masked diffusion."""
-
-  def predict(params, tokens_BxC, end_B):
-    return model.logits(params, model.trunk(params, tokens_BxC, length_B=end_B))
-
-  return predict
+  return encode
