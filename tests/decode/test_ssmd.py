@@ -208,7 +208,7 @@ def test_where_the_target_is_the_draft_nothing_is_rejected():
   assert (state.out.nfe_B == 2).all() and (state.out.causal_passes_B == 2).all()
   assert generate.results_of(state.out, 1, 0.0, 1)[0].nfe == 2
   seven = state.out.replace(nfe_B=np.array([1]), causal_passes_B=np.array([7]))
-  assert generate.results_of(seven, 1, 0.0)[0].nfe == 18 / 12  # of 11 + 1 blocks
+  assert generate.results_of(seven, 1, 0.0, 1)[0].nfe == 18 / 12  # of 11 + 1 blocks
   assert len(np.unique(state.out.tokens_BxC[:, 4:], axis=0)) > 1
 
 
