@@ -47,9 +47,10 @@ class LM(NamedTuple):
       made once and used for many forwards; `apply` and `logits` take either. `rows`: query rows
       (batch times window) of most forwards, of which only 1 or more matters. Layers become
       separate arrays, and weights for several rows or of large layers transposed and joined ones,
-      on a single CPU; anywhere else, and where parameters are traced or cut over devices, they are
-      returned as given. This takes the memory of the layers once more where they are transposed,
-      and for one row that of one more head, as long as the caller keeps `params`. Losses want
+      on a single CPU; layers become separate on a single GPU that has room for them twice; anywhere
+      else, and where parameters are traced or cut over devices, they are returned as given. This
+      takes the memory of the layers once more where they are transposed or on a GPU, and for one
+      row on a CPU that of one more head, as long as the caller keeps `params`. Losses want
       parameters as `init` makes them.
   """
 
@@ -129,9 +130,9 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
     )
 
   def prepared(params: Params, rows: int = 1) -> Params:
-    if prepare.HEAD in params or not prepare.on_one_cpu(params):
+    if prepare.HEAD in params or isinstance(params["layers"], tuple):
       return params
-    return prepare.network(params, rows)
+    return prepare.for_device(params, rows, prepare.one_device(params))
 
   return LM(config, init, apply, logits, init_cache, prepared)
 

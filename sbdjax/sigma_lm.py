@@ -194,7 +194,9 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
 
   def prepared(params: Params, rows: int = 1) -> Params:
     del rows
-    if isinstance(params["trunk"]["layers"], tuple) or not prepare.on_one_cpu(params):
+    device = prepare.one_device(params)
+    done = isinstance(params["trunk"]["layers"], tuple)
+    if done or device is None or device.platform != "cpu":
       return params
     return {part: prepare.layers(params[part], 1) for part in ("trunk", "head")}
 

@@ -1,6 +1,6 @@
-"""Parameters prepared once for decoding on a CPU: same network, arrays as its products want them.
+"""Parameters prepared once for decoding: same network, arrays as a device's products want them.
 
-Four things (`experiments/benchmarks/cases_prepare.py` measures them):
+Four things on a CPU (`experiments/benchmarks/cases_prepare.py` measures them):
 
 layers      `nn.scan` over stacked layers copies the weights of each before it multiplies by them.
             Separate arrays are multiplied as they lie.
@@ -8,6 +8,9 @@ transposed  Forwards of 2 to 32 rows (B T) want weights as [O, I], and so do for
             where layers are large; of small ones they want [I, O].
 joined      Weights of one input (q, k, v; gate, up) are one product with transposed ones.
 head        The map to the vocabulary as [V, D], and also as [D, V] where most forwards have one row.
+
+Compiled programs for GPUs copy stacked weights as well, those for TPUs do not
+(`experiments/kernels/layers_aot.py`), so layers are separate on a GPU and nothing changes on a TPU.
 """
 
 from __future__ import annotations
@@ -54,18 +57,50 @@ class Head:
     return jnp.einsum("...d,dv->...v", hidden, columns, preferred_element_type=jnp.float32)
 
 
-def on_one_cpu(params: Any) -> bool:
-  """Whether all of `params` are arrays on one CPU, on no mesh (or numpy's, where JAX uses it)."""
+def one_device(params: Any) -> jax.Device | None:
+  """The device that holds all of `params`; None where they are on a mesh, or abstract.
 
-  def is_there(x: Any) -> bool:
-    if isinstance(x, jax.core.Tracer) or not isinstance(x, (jax.Array, np.ndarray)):
-      return False
+  Arrays of numpy are where JAX puts them.
+  """
+  found = set()
+  for x in jax.tree.leaves(params):
     if isinstance(x, np.ndarray):
-      return jax.default_backend() == "cpu"
-    alone = isinstance(x.sharding, SingleDeviceSharding)
-    return alone and all(device.platform == "cpu" for device in x.devices())
+      found.add(jax.local_devices()[0])
+    elif isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array):
+      return None
+    elif not isinstance(x.sharding, SingleDeviceSharding):
+      return None
+    else:
+      found |= x.devices()
+  return found.pop() if len(found) == 1 else None
 
-  return all(map(is_there, jax.tree.leaves(params)))
+
+def for_device(params: Any, rows: int, device: jax.Device | None) -> Any:
+  """`params` as `device` wants them for forwards of `rows` rows; see `LM.prepare`."""
+  if device is None:
+    return params
+  if device.platform == "cpu":
+    return network(params, rows)
+  if device.platform == "gpu" and _has_room(device, params["layers"]):
+    return separate(params)
+  return params
+
+
+def _has_room(device: jax.Device, layers: Any) -> bool:
+  """Whether the layers fit once more, with as much again to work with."""
+  stats = device.memory_stats() or {}
+  free = stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
+  return free > 2 * sum(x.nbytes for x in jax.tree.leaves(layers))
+
+
+def separate(params: Any) -> Any:
+  """`params` with its "layers" separate, each array as it was."""
+  stacked = params["layers"]
+  count = jax.tree.leaves(stacked)[0].shape[0]
+  return {
+    **params,
+    "layers": tuple(jax.tree.map(lambda x, n=n: x[n], stacked) for n in range(count)),
+  }
 
 
 def network(params: Any, rows: int) -> Any:

@@ -1,6 +1,7 @@
 """Parameters prepared for decoding: the same network, without copies of weights or of the cache."""
 
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +138,7 @@ def test_large_layers_are_separate_however_many(monkeypatch):
     assert isinstance(lm.prepare(params)["layers"], tuple) == separate
 
 
-def test_what_is_not_on_one_cpu_is_returned_as_given():
+def test_what_is_not_on_one_device_is_returned_as_given():
   lm = models.lm_of()
   params = models.random_params(lm)
   mesh = jax.make_mesh((1,), ("data",))
@@ -149,6 +150,29 @@ def test_what_is_not_on_one_cpu_is_returned_as_given():
   prepared = lm.prepare(params)
   assert lm.prepare(prepared) is prepared
   assert jax.tree.structure(lm.prepare(jax.device_get(params))) == jax.tree.structure(prepared)
+
+
+class Device(NamedTuple):
+  """One that is not here."""
+
+  platform: str
+  bytes_limit: int
+
+  def memory_stats(self):
+    return {"bytes_limit": self.bytes_limit, "bytes_in_use": 0}
+
+
+def test_on_a_gpu_layers_are_separate_if_they_fit_twice():
+  lm = models.lm_of()
+  params = models.random_params(lm)
+  size = sum(x.nbytes for x in jax.tree.leaves(params["layers"]))
+  assert prepare.for_device(params, 1, Device("gpu", 2 * size)) is params
+  assert prepare.for_device(params, 1, Device("tpu", 9 * size)) is params
+  found = prepare.for_device(params, 1, Device("gpu", 2 * size + 1))
+  assert isinstance(found["layers"], tuple) and prepare.HEAD not in found
+  for n, layer in enumerate(found["layers"]):
+    for a, b in zip(jax.tree.leaves(layer), jax.tree.leaves(params["layers"]), strict=True):
+      np.testing.assert_array_equal(a, b[n])
 
 
 def test_prepared_parameters_compile_once():
