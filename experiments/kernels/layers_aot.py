@@ -18,7 +18,9 @@ import pathlib
 import re
 from typing import Any
 
-os.environ.update(JAX_PLATFORMS="cpu", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+# Programs for devices that are not here can be written to the cache but not read back.
+os.environ.update(JAX_PLATFORMS="cpu", JAX_ENABLE_COMPILATION_CACHE="0")
+os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +30,7 @@ from jax.sharding import PartitionSpec as P
 from sbdjax import cache as kv_cache
 from sbdjax import masks
 from sbdjax.bench import aot
-from sbdjax.bench.shapes import MODELS
+from sbdjax.bench.shapes import MODELS, shape
 from sbdjax.bench.timing import compile_for
 from sbdjax.evals import record
 from sbdjax.kernels import sharded
@@ -36,11 +38,9 @@ from sbdjax.lm import LM, make_lm
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.train import topology
 
-LLAMA_8B = dict(
-  vocab_size=128_256, d_model=4096, num_heads=32, num_kv_heads=8, d_ff=14_336, max_seq_len=8192
-)
-SHAPES = {"110M": MODELS["110M"], "8B": LLAMA_8B | dict(tie_embeddings=False)}
 LAYERS, SLOTS = 4, 1024
+LLAMA_8B = shape(128_256, LAYERS, 4096, 32, 8, 14_336) | dict(tie_embeddings=False)
+SHAPES = {"110M": MODELS["110M"], "8B": LLAMA_8B}
 OUT = pathlib.Path(__file__).with_suffix(".jsonl")
 ITEM_BYTES = {"bf16": 2, "f32": 4}
 # Instructions that make no buffer: they name one, or their "-done" has the result.
@@ -65,10 +65,9 @@ def copied(hlo: str, dims: set[tuple[int, ...]], trips: int) -> dict[str, Any]:
   """Arrays of the size of a layer's weights that a loop of forwards writes; `trips`: of the loop within.
 
   Returns:
-    Bytes written per forward of copies to device memory, of copies to memory on the chip (a TPU's
-    prefetch), and of products not yet summed (how XLA multiplies one row by small weights on a
-    GPU); and the instructions, each with how often the text has it. What is written before the
-    loop, once a program, is named and not counted.
+    Bytes a forward of copies to device memory, of copies to memory on the chip (a TPU's prefetch),
+    and of products not yet summed (one row times small weights on a GPU); and the instructions,
+    with how often the text has each. What is written before the loop is named, and not counted.
   """
   names = re.split(r"^(?:ENTRY )?%([\w.-]+) \(.*$", hlo, flags=re.MULTILINE)[1:]
   bodies = dict(zip(names[::2], names[1::2], strict=True))
@@ -77,18 +76,16 @@ def copied(hlo: str, dims: set[tuple[int, ...]], trips: int) -> dict[str, Any]:
   found = {"copied_bytes": 0, "prefetched_bytes": 0, "product_bytes": 0, "written": {}}
   for name in sorted(bodies.keys() - inside):
     times = 0 if name not in loops else 1 if " while(" in bodies[name] else trips
-    where = " once" if not times else " per layer" if times > 1 else ""
+    where = {0: " once", 1: ""}.get(times, " per layer")
     for made in filter(None, map(INSTRUCTION.match, bodies[name].splitlines())):
-      if NO_BUFFER.fullmatch(made[2]):
-        continue
       called = re.findall(r"calls=%([\w.-]+)", made[3])
       multiplies = any(" multiply(" in bodies[x] for x in called)
-      for dtype, sizes, layout in ARRAY.findall(made[1]):
-        shape = [int(n) for n in sizes.split(",") if n]
-        if dtype not in ITEM_BYTES or tuple(sorted(n for n in shape if n > 1)) not in dims:
+      for dtype, sizes, layout in [] if NO_BUFFER.fullmatch(made[2]) else ARRAY.findall(made[1]):
+        found_dims = [int(n) for n in sizes.split(",") if n]
+        if dtype not in ITEM_BYTES or tuple(sorted(n for n in found_dims if n > 1)) not in dims:
           continue
         kind = "prefetched" if "S(1)" in layout else "product" if multiplies else "copied"
-        found[f"{kind}_bytes"] += math.prod(shape) * ITEM_BYTES[dtype] * times
+        found[f"{kind}_bytes"] += math.prod(found_dims) * ITEM_BYTES[dtype] * times
         label = f"{kind} {dtype}[{sizes}]" + where
         found["written"][label] = found["written"].get(label, 0) + 1
   return found
@@ -118,7 +115,7 @@ def measure(name: str, width: int, form: str, device: Any) -> dict[str, Any]:
   if form == "separate":
     params = {**params, "layers": layers}
   cache = jax.eval_shape(lambda: lm.init_cache(1, SLOTS))
-  integers = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((1, width), ())]
+  integers = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((1, width), ())]
   mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,), devices=[device])
   place = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, P()))
   run = jax.jit(sharded.within(mesh, functools.partial(decode, lm)), donate_argnums=1)
@@ -128,17 +125,14 @@ def measure(name: str, width: int, form: str, device: Any) -> dict[str, Any]:
     "temporary_bytes": program.temporary_bytes,
     "code_bytes": program.call.memory_analysis().generated_code_size_in_bytes,
     "compile_seconds": round(program.compile_seconds, 1),
-    "layer_weight_bytes": sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(layers)),
+    "layer_weight_bytes": sum(x.size * 2 for x in jax.tree.leaves(layers)),
   } | copied(program.call.as_text(), dims_of(layers[0]), LAYERS if form == "stacked" else 1)
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--targets", default="v5e:2x2,h200:1", help="separated by commas")
-  args = parser.parse_args()
-  # Programs for devices that are not here can be written to the cache but not read back.
-  jax.config.update("jax_enable_compilation_cache", False)
-  for target in args.targets.split(","):
+  for target in parser.parse_args().targets.split(","):
     where = topology.parse(target)
     if where.missing:
       print(f"{target}: skipped: {where.missing}")
