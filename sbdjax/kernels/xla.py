@@ -26,6 +26,9 @@ MAX_WINDOW = 64
 CHUNKS = (64, 128, 256, 512)
 _CHUNK_BYTES = 256 * 1024
 _MIN_CACHE_BYTES = 256 * 1024
+# A cache used beyond this share is read at once after all: products over all of it use both cores,
+# a loop over chunks one.
+_MOSTLY = 0.5
 
 # Queries and keys in a tile of longer texts. Less of a small tile is hidden; of a large one, less
 # of the time goes into running the loop.
@@ -110,7 +113,16 @@ def attend(
   chunk = 0 if 0 in plan.loops or not plan.loops else chunk_size(keys[0])
   if plan.tiles is None and chunk not in plan.loops:  # a very long cache of very few numbers
     chunk = max(plan.loops)
-  if chunk in plan.loops:
-    return xla_loop.attend(q_BxHxTxDh, keys, values, plan.loops[chunk])
-  assert plan.tiles is not None  # `plan` makes loops wherever it makes no tiles
-  return xla_tiles.attend(q_BxHxTxDh, keys, values, plan.tiles)
+  tiles = plan.tiles
+  if chunk not in plan.loops:
+    assert tiles is not None  # `plan` makes loops wherever it makes no tiles
+    return xla_tiles.attend(q_BxHxTxDh, keys, values, tiles)
+  in_loops = lambda: xla_loop.attend(q_BxHxTxDh, keys, values, plan.loops[chunk])
+  if tiles is None or not chunk:
+    return in_loops()
+  of_cache = plan.loops[chunk][0]  # of a window: one tile of queries
+  return jax.lax.cond(
+    of_cache.count[0] * of_cache.block_k > _MOSTLY * of_cache.num_keys,
+    lambda: xla_tiles.attend(q_BxHxTxDh, keys, values, tiles),
+    in_loops,
+  )
