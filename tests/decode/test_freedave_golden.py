@@ -190,6 +190,7 @@ def test_static_and_threshold_decoding():
   check_static(lambda g: (kind(g), g["block_length"]) in QUICK_STATIC)
 
 
+@pytest.mark.long
 def test_freedave():
   wanted = lambda g, d, eager: (kind(g), g["block_length"], d, eager) in QUICK_FREEDAVE
   check_freedave(wanted, lambda d, eager: ["batch" if d == 2 else "tree"])

@@ -35,7 +35,7 @@ def reference_points(params, text, draft, choose):
   "token",
   [
     pytest.param(Greedy(), id="greedy", marks=pytest.mark.long),
-    pytest.param(Categorical(0.8), id="drawn"),
+    pytest.param(Categorical(0.8), id="drawn", marks=pytest.mark.long),
   ],
 )
 def test_points_are_those_of_equation_3(token):

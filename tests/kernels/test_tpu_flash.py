@@ -49,6 +49,7 @@ def interpret(case, heads, kv_heads, head_dim):
   check(case, args, results)
 
 
+@pytest.mark.long
 def test_packed_training_rows():
   """Two rows with other documents, blocks that cut tiles, two query heads a key head."""
   interpret(CASES["sbd_documents"], 2, 1, 8)

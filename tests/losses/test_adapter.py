@@ -117,6 +117,7 @@ def test_the_loss_is_the_masked_term_of_one_forward(monkeypatch):
     np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-5 * np.abs(a).max(), err_msg=name)
 
 
+@pytest.mark.long
 def test_an_update_moves_the_adapter_alone():
   """Nor does the moving average of what stands still change by a rounding."""
   optimizer = make_optimizer(OptimConfig(learning_rate=0.1, frozen=adapter.BASE), 4)
