@@ -1,4 +1,4 @@
-"""A function of tokens, a chunk of them at a time: the memory of a chunk, and no time for what counts nothing."""
+"""A function of tokens computed a chunk at a time, so that only one chunk's intermediate results exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sbdjax.errors import UsageError
 from sbdjax.kernels import sharded
 
 # One chunk of float32 logits is 1024 x 128k x 4 B = 0.5 GB; with the backward pass XLA holds about
@@ -21,24 +20,15 @@ CHUNK = 1024
 _PIECES, _FEWEST = 8, 256
 
 
-def check_chunk(chunk: int) -> None:
-  """A loss setting's `chunk` must be usable.
-
-  Raises:
-    UsageError: chunk < 1.
-  """
-  if chunk < 1:
-    raise UsageError(f"loss.chunk={chunk}: at least one token's logits must exist at a time")
-
-
 def in_chunks(
   fn: Callable, chunk: int, *arrays: jax.Array, needed_BxL: jax.Array | None = None
 ) -> Any:
   """`fn` of the tokens of [B, L, ...] arrays, `chunk` at a time, recomputed in the backward pass.
 
-  Tokens that are not needed go to the last chunks, and a chunk of such tokens alone is skipped at
-  run time, in the backward pass as well. On a mesh a token stays on the device of its row: each
-  device has its part of every chunk, and a chunk is skipped where no device needs it.
+  Where there are several chunks, tokens that are not needed go to the last ones, and a chunk of such
+  tokens alone is skipped at run time, in the backward pass as well. On a mesh a token stays on the
+  device of its row: each device has its part of every chunk, and a chunk is skipped where no device
+  needs it.
 
   Args:
     fn: (array [n, ...], ...) -> pytree of [n, ...] arrays, each token on its own.
@@ -49,7 +39,8 @@ def in_chunks(
     The pytree of [B, L, ...] arrays; zeros where a token is not needed.
   """
   b, length = arrays[0].shape[:2]
-  if needed_BxL is not None:
+  # Tokens that fit into one chunk are all computed: more chunks would have to be recomputed.
+  if needed_BxL is not None and b * length > chunk:
     chunk = min(chunk, max(math.ceil(b * length / _PIECES), _FEWEST))
   groups = sharded.batch_shards(b)
   n, size = b * length // groups, math.ceil(chunk / groups)

@@ -65,7 +65,7 @@ def copied(hlo: str, dims: set[tuple[int, ...]], trips: int) -> dict[str, Any]:
   """Arrays of the size of a layer's weights that a loop of forwards writes; `trips`: of the loop within.
 
   Returns:
-    Bytes a forward of copies to device memory, of copies to memory on the chip (a TPU's prefetch),
+    Bytes per forward: of copies to device memory, of copies to memory on the chip (a TPU's prefetch),
     and of products not yet summed (one row times small weights on a GPU); and the instructions,
     with how often the text has each. What is written before the loop is named, and not counted.
   """

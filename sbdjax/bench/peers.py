@@ -2,8 +2,8 @@
 
 Every contestant runs once per turn, in an order that rotates, so that other work on the machine and
 the clock of the processor hit all alike. What is compared is the ratio of a turn, of which the
-median is shown with a bootstrap interval over turns. Bytes of weights that a forward must read,
-times forwards a second, is the bandwidth that a contestant needs of the memory; `reader` measures
+median is shown with a bootstrap interval over turns. The bytes of weights that must be read
+per forward, times forwards per second, is the bandwidth that a contestant needs; `reader` measures
 what the memory gives. The cache of keys and values is not counted.
 """
 
@@ -52,7 +52,7 @@ class Contestant(NamedTuple):
   Attributes:
     name: shown.
     threads: that it may use.
-    weight_bytes: that a forward must read.
+    weight_bytes: bytes of weights that must be read per forward.
     run: decodes once.
   """
 
@@ -91,8 +91,8 @@ class PeerTiming:
     tokens_per_forward: of the timed part.
     ratio: the reference's speed / this one's, median over turns: above 1 the reference is faster.
     ratio_low, ratio_high: its 95 % bootstrap interval over turns.
-    weight_bytes: that a forward must read.
-    bandwidth: bytes of weights a second at the median speed.
+    weight_bytes: bytes of weights that must be read per forward.
+    bandwidth: bytes of weights per second at the median speed.
     of_read: that as a share of the memory's read bandwidth with as many threads.
     difference: None where all tokens are the reference's, up to the shorter of both.
   """

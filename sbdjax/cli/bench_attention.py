@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from sbdjax.bench import attention, cases, decode_attention, flex
 from sbdjax.bench.attention import AttentionShape
 from sbdjax.bench.rivals import RIVALS, present
 from sbdjax.cli import flags
+from sbdjax.cli.bench_common import report
 from sbdjax.cli.common import Parser
 from sbdjax.errors import UsageError
 from sbdjax.evals import record
@@ -157,8 +157,5 @@ def main(argv: list[str]) -> int:
   """Runs the benchmark; returns the exit code."""
   args = _parser().parse_args(argv)
   found = measure(args)
-  if args.json:
-    print(json.dumps(found))
-  else:
-    show(found, Console())
+  report(found, args.json, show)
   return 0

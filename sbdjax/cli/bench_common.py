@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache as cache_lib
+from rich.console import Console
 
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses.base import LossFn
@@ -91,3 +93,11 @@ def without_cache() -> Iterator[None]:
     yield
   finally:
     switch(before)
+
+
+def report(found: Mapping[str, Any], as_json: bool, show: Callable[[Any, Console], None]) -> None:
+  """Prints what a benchmark found: one JSON object, or what `show` makes of it."""
+  if as_json:
+    print(json.dumps(found))
+  else:
+    show(found, Console())

@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import importlib.metadata
 import itertools
-import json
 import os
 from typing import Any
 
@@ -28,7 +27,7 @@ from sbdjax.bench.overhead import Forward
 from sbdjax.bench.overhead import measure as measure_overhead
 from sbdjax.bench.timing import TimedDecoder
 from sbdjax.cli import flags
-from sbdjax.cli.bench_common import uses_cache
+from sbdjax.cli.bench_common import report, uses_cache
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
@@ -213,8 +212,5 @@ def main(argv: list[str]) -> int:
   rest, texts = split_overrides(argv, "decoder")
   args = _parser().parse_args(rest)
   found = measure(args, texts)
-  if args.json:
-    print(json.dumps(found))
-  else:
-    show_decoding(found, Console())
+  report(found, args.json, show_decoding)
   return 0

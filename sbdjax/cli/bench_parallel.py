@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
@@ -22,6 +21,7 @@ from rich.table import Table
 from sbdjax.bench import parallel
 from sbdjax.bench.parallel import ForwardTiming, Knee
 from sbdjax.cli import flags
+from sbdjax.cli.bench_common import report
 from sbdjax.cli.common import Parser
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
@@ -131,8 +131,5 @@ def main(argv: list[str]) -> int:
   found = measure(args)
   if args.plot:
     draw(found, pathlib.Path(args.plot).expanduser())
-  if args.json:
-    print(json.dumps(found))
-  else:
-    show(found, Console())
+  report(found, args.json, show)
   return 0

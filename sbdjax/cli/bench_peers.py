@@ -20,7 +20,6 @@ import argparse
 import dataclasses
 import functools
 import importlib.metadata
-import json
 import math
 import os
 import pathlib
@@ -37,6 +36,7 @@ from sbdjax.bench import llama2c, peers, shapes, torch_llama
 from sbdjax.bench.peers import Contestant, PeerTiming, Turn
 from sbdjax.bench.timing import TimedDecoder, summarise
 from sbdjax.cli import flags
+from sbdjax.cli.bench_common import report
 from sbdjax.cli.common import Parser
 from sbdjax.decode import registry
 from sbdjax.decode.causal.ar import AR
@@ -354,8 +354,5 @@ def main(argv: list[str]) -> int:
   """Runs the benchmark; returns the exit code."""
   args = _parser().parse_args(argv)
   found = measure(args)
-  if args.json:
-    print(json.dumps(found))
-  else:
-    show(found, Console())
+  report(found, args.json, show)
   return 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from rich.table import Table
 from sbdjax import losses
 from sbdjax.bench.training import TrainingTiming, make_batch, time_step
 from sbdjax.cli import flags
-from sbdjax.cli.bench_common import build_model, make_update, uses_cache
+from sbdjax.cli.bench_common import build_model, make_update, report, uses_cache
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.evals import record
 from sbdjax.kernels import backend
@@ -126,8 +125,5 @@ def main(argv: list[str]) -> int:
   rest, loss = split_overrides(rest, "loss")
   args = _parser().parse_args(rest)
   found = measure(args, model, loss)
-  if args.json:
-    print(json.dumps(found))
-  else:
-    show(found, Console())
+  report(found, args.json, show)
   return 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -118,7 +118,7 @@ def cost(result: Result) -> str:
   return f"{result.valid} tokens, {speed:.1f} tokens/s, {result.tpf:.2f} tokens per forward{drafts}"
 
 
-def print_answer(model: Pretrained, frames: Iterable[Frame]) -> Iterator[Result]:
+def print_answer(model: Pretrained, frames: Iterable[Frame]) -> Generator[Result, None, None]:
   """Prints the text that becomes certain with each forward; yields the answer so far."""
   stream, printed, prompted = model.need_tokenizer().stream(), 0, False
   for frame in frames:
@@ -136,7 +136,7 @@ def print_answer(model: Pretrained, frames: Iterable[Frame]) -> Iterator[Result]
 
 def show_answer(
   model: Pretrained, frames: Iterable[Frame], console: Console, seconds_per_frame: float
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
   """The live view of an answer; leaves its text. Yields the answer so far."""
   eos_ids = model.generation.eos_ids
   cells = live.CellTexts(model.need_tokenizer(), model.lm.config.mask_id, eos_ids)
@@ -178,7 +178,7 @@ def answer(
   except KeyboardInterrupt:
     if last is None or not console.is_terminal:
       raise
-    view.close()  # type: ignore[attr-defined]
+    view.close()
   assert last is not None
   conversation.answered(last)
   console.print(f"-- {cost(last)}\n", style="bright_black", highlight=False)

@@ -46,6 +46,16 @@ def check_batch(batch: Batch, **more: tuple[str, str]) -> None:
     checks.array(f"batch[{name!r}]", batch[name], kind, sizes, axes=axes)
 
 
+def check_chunk(chunk: int) -> None:
+  """A loss setting's `chunk` must be usable.
+
+  Raises:
+    UsageError: chunk < 1.
+  """
+  if chunk < 1:
+    raise UsageError(f"loss.chunk={chunk}: at least one token's logits must exist at a time")
+
+
 class Loss:
   """Base of losses: frozen dataclasses whose fields are settings and whose objects are called.
 

@@ -26,10 +26,10 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import masks
-from sbdjax.chunks import CHUNK, check_chunk
+from sbdjax.chunks import CHUNK
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics, check_batch
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch, check_chunk
 from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.distillation import token_kl
 from sbdjax.losses.ntp import shifted

@@ -23,11 +23,11 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import corruption, masks
-from sbdjax.chunks import CHUNK, check_chunk
+from sbdjax.chunks import CHUNK
 from sbdjax.corruption import MASK_SCHEDULES, MaskSchedule, Order
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import EXAMPLE_ID, Batch, L, Loss, Metrics, check_batch
+from sbdjax.losses.base import EXAMPLE_ID, Batch, L, Loss, Metrics, check_batch, check_chunk
 from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.nn.config import need_mask_token
 from sbdjax.nn.embedding import as_padding

@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import corruption, masks
-from sbdjax.chunks import CHUNK, check_chunk
+from sbdjax.chunks import CHUNK
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
+from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch, check_chunk
 from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.distillation import token_nll_and_kl
 from sbdjax.losses.halves import run_gated, run_halves

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from sbdjax.chunks import CHUNK, check_chunk
+from sbdjax.chunks import CHUNK
 from sbdjax.corruption import Order
-from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch
+from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch, check_chunk
 from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.mdm import (
   GENERATION,

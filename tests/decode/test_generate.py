@@ -1,6 +1,5 @@
 """Lists of prompts in, plain results out: the same whatever the batch size."""
 
-import collections
 import dataclasses
 import gc
 
@@ -21,6 +20,7 @@ from sbdjax.errors import UsageError
 from sbdjax.lm import make_lm
 from tests import models
 from tests.decode.cases.case import CONFIG, EOS
+from tests.jit import compilations
 
 PROMPTS = [[1, 2, 5], [4], [9, 9, 8, 1, 2, 4], [6, 10], [2, 2, 2]]
 LM = make_lm(CONFIG)
@@ -29,18 +29,6 @@ PARAMS = models.random_params(LM, seed=5)
 
 LIMITS = Limits(9, EOS)
 DRAWN = Categorical(0.7)
-COMPILED = collections.Counter()
-
-
-@jax.monitoring.register_event_duration_secs_listener
-def _count(event, seconds, **_):
-  del seconds
-  COMPILED[event] += 1
-
-
-def compilations():
-  """Programs that XLA has compiled so far, in this process."""
-  return COMPILED["/jax/core/compile/backend_compile_duration"]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Prompts, lists and limits of many sizes share few programs, and decode as in exact ones."""
 
-import collections
 import dataclasses
 import gc
 import itertools
@@ -20,23 +19,12 @@ from sbdjax.evals.judge import Judge
 from sbdjax.lm import make_lm
 from tests import models
 from tests.decode.registry import CONFIG, EOS, MASK, SAMPLERS
+from tests.jit import compilations
 
 LM = make_lm(CONFIG)
 PARAMS = models.random_params(LM, seed=5)
 KEY = jax.random.key(7)
 SHARED = shared(LM)
-COMPILED = collections.Counter()
-
-
-@jax.monitoring.register_event_duration_secs_listener
-def _count(event, seconds, **_):
-  del seconds
-  COMPILED[event] += 1
-
-
-def compilations():
-  """Programs that XLA has compiled so far, in this process, or the persistent cache gave."""
-  return COMPILED["/jax/core/compile/backend_compile_duration"]
 
 
 def prompts_of(*lengths):

@@ -160,4 +160,5 @@ def predict(
     cache=state.cache,
     write=False,
   )
+  # k entries in either case, as both branches of a step must return: zeros where nobody stores.
   return lm.logits(params, hidden[:, num_causal:]), entries.first(num_causal).first(k)
