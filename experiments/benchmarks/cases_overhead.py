@@ -5,7 +5,8 @@ writes to the cache included, nothing chosen from them. After: the sampler's own
 after / before - 1 is the overhead. One row, 64 tokens after a prompt of 16; models have random
 weights, so drafts are hardly ever right, and 32,000 tokens. Forwards of the verified method are all as
 wide as its widest; those of masked diffusion go over the whole text of 80 tokens, logits of all of
-them included where the method needs all.
+them included where the method needs all; those of self-speculative sampling are trunk, causal blocks
+and the logits of a window of drafts and of targets.
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from sbdjax import cache as kv_cache
 from sbdjax.bench.overhead import Forward, counts, forward_loop
 from sbdjax.bench.timing import sampler_programs
 from sbdjax.decode import JacobiWindow, VerifiedSBD
+from sbdjax.decode.any_order import ssmd, windows
 from sbdjax.decode.any_order.mdm import MDM, ByConfidence, FirstHitting, encoder
+from sbdjax.decode.any_order.ssmd import SSMD
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.drafting import Fused
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.method import Method
 from sbdjax.decode.tokens import Categorical
-from sbdjax.lm import LM
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
 PROMPT, NEW = 16, 64
 K = 8
 # (sampled, network, its parameters as prepared) -> a call that runs the forwards of the run alone.
-Forwards = Callable[[Any, LM, Any], Callable[[], Any]]
+Forwards = Callable[[Any, Any, Any], Callable[[], Any]]
 
 
 def cached(*kinds: Forward, exact: bool = True) -> Forwards:
@@ -79,11 +83,47 @@ def whole_text(logits: int) -> Forwards:
   return make
 
 
+def trunk_and_blocks(window: windows.Window) -> Forwards:
+  """Passes of a trunk and of the causal blocks, one each, and logits of the widest window of both."""
+  columns = int(windows.table(window, PROMPT + NEW).max())
+
+  def make(out, lm, params):
+    place = jnp.arange(columns)[None]
+    sigma, end_B = jnp.arange(PROMPT + NEW)[None], jnp.full((1,), PROMPT + NEW)
+    tokens = jnp.full((1, PROMPT + NEW), lm.mask_id)
+
+    def made(params, hidden):
+      return jax.lax.optimization_barrier(lm.logits(params, ssmd.at(hidden, place)))[0, 0, 0]
+
+    def body(params, _, tokens):
+      hidden = lm.trunk(params, tokens, length_B=end_B)
+      known = (tokens + (made(params, hidden) > 1e30)) % lm.config.vocab_size
+      target = lm.target(params, known, hidden, sigma)
+      return (known + (made(params, target) > 1e30)) % lm.config.vocab_size
+
+    def loop(params, tokens, times):
+      return jax.lax.fori_loop(0, times, functools.partial(body, params), tokens)
+
+    times = int(out.nfe_B[0])
+    return functools.partial(
+      jax.jit(loop).lower(params, tokens, times).compile(), params, tokens, times
+    )
+
+  return make
+
+
+@functools.lru_cache(maxsize=1)
+def sigma_model(name: str) -> tuple[SigmaLM, Any]:
+  """The shape as a trunk, one causal block on top, and its parameters."""
+  lm = make_sigma_lm(model(name)[0].config, HeadConfig())
+  return lm, jax.block_until_ready(jax.jit(lm.init)(jax.random.key(0)))
+
+
 def overhead(name: str, label: str, method: Method, forwards: Forwards) -> Case:
   """A sampler beside its forwards."""
 
   def make():
-    lm, params = model(name)
+    lm, params = (sigma_model if SigmaLM in method.models else model)(name)
     prepared = lm.prepare(params, 1 if method.one_token else 2)
     prompt = jnp.arange(1, PROMPT + 1)[None], jnp.full((1,), PROMPT)
     args = jax.device_put((method, prepared, Limits(NEW)))
@@ -110,6 +150,7 @@ METHODS: dict[str, tuple[Method, Forwards]] = {
     whole_text(logits=2),
   ),
   "mdm by confidence": (MDM(ByConfidence(2), attention="full"), whole_text(logits=PROMPT + NEW)),
+  "ssmd": (SSMD(token=Categorical(1.0)), trunk_and_blocks(SSMD().window)),
 }
 CASES = [
   overhead(name, label, *both) for name in ("15M", "110M") for label, both in METHODS.items()
