@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sbdjax.data.number_tokenizer import NumberTokenizer
 from sbdjax.data.tokenizers import Tokenizer, beginning
@@ -45,6 +46,23 @@ def encode(tokenizer: Tokenizer, text: str, hole: str | None = None) -> list[int
   for part in others:
     ids += [mask_id, *tokenizer.encode(part, continues=True)]
   return ids
+
+
+def encode_turn(model: Pretrained, text: str, system: str | None = None) -> list[int]:
+  """Token ids of a conversation's first turn, as the chat template writes it before an answer.
+
+  Args:
+    text: what the user says.
+    system: what the model is told before; None: what the template says by itself.
+
+  Raises:
+    UsageError: the checkpoint has no chat template.
+  """
+  tokenizer: Any = model.need_tokenizer()
+  if not hasattr(tokenizer, "encode_chat"):
+    raise UsageError("the checkpoint has no chat template: give prompts as plain texts")
+  first = [] if system is None else [{"role": "system", "content": system}]
+  return tokenizer.encode_chat([*first, {"role": "user", "content": text}])
 
 
 def check(prompts: Sequence[Sequence[int]], model: Pretrained, decoding: Decoding) -> None:

@@ -28,6 +28,10 @@ VERBS = {
     "sbdjax.cli.chat",
     "Talk to a model: [--checkpoint=NAME|FILE|FOLDER] [--system=TEXT] [--decoder.name=METHOD ...]",
   ),
+  "collect": Verb(
+    "sbdjax.cli.collect",
+    "Let a model write text to train on: --checkpoint=NAME|FILE|FOLDER --prompts=FILE --workdir=DIR",
+  ),
   "configs": Verb(
     "sbdjax.cli.configs",
     "List the configs that ship as presets, or show one: configs [NAME[:VARIANT]]",

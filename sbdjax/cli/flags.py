@@ -66,6 +66,17 @@ def at_least(value: int, least: int, flag: str) -> int:
   return value
 
 
+def parse_part(text: str) -> tuple[int, int]:
+  """--part: (i, n) of "i/n", 0 <= i < n. Raises UsageError."""
+  try:
+    index, count = (int(x) for x in text.split("/"))
+  except ValueError:
+    index, count = 0, 0
+  if not 0 <= index < count:
+    raise UsageError(f"--part={text}: write I/N with 0 <= I < N")
+  return index, count
+
+
 def parse_token_lists(text: str, flag: str) -> list[list[int]]:
   """ "[[1,2],[3]]" -> lists of ids. Raises UsageError for anything else."""
   try:

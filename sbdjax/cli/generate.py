@@ -44,10 +44,6 @@ from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.kernels import backend as attention
 
 
-def _read_prompts(path: str) -> list[str]:
-  return [line for line in files.read_text(assets.resolve(path)).splitlines() if line.strip()]
-
-
 def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int]]:
   """Token ids of the prompts, from whichever of the three flags is given.
 
@@ -61,7 +57,8 @@ def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[in
     raise UsageError(f"give one of --prompt, --prompts_file and --prompt_tokens; found {found}")
   if args.prompt_tokens is not None:
     return flags.parse_token_lists(args.prompt_tokens, "--prompt_tokens")
-  texts = _read_prompts(args.prompts_file) if args.prompts_file is not None else args.prompt
+  path = args.prompts_file
+  texts = args.prompt if path is None else files.read_prompts(assets.resolve(path))
   return [prompting.encode(tokenizer, text, args.hole) for text in texts]
 
 
@@ -155,7 +152,7 @@ def _parser() -> Parser:
   add = parser.add_argument
   flags.add_checkpoint(parser, required=True)
   add("--prompt", action="append", help="text to continue; may be repeated")
-  add("--prompts_file", help="text file with one prompt per line")
+  add("--prompts_file", help="text file with one prompt per line, or .jsonl with `prompt`")
   add("--prompt_tokens", help="token ids, one list per prompt: [[1,2],[3]]")
   add("--hole", help="what stands for a mask token in a text prompt (mdm and ssmd)")
   add("--json", action="store_true", help="print one JSON object per prompt")

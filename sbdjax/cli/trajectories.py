@@ -21,6 +21,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from sbdjax import prompts as prompting
+from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.data import assets, trajectories
 from sbdjax.data.config import DataConfig
@@ -109,10 +111,9 @@ def schema(config: ConfigDict) -> Mapping[str, type]:
 
 def _said(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
   """Prompts as the chat template writes them."""
-  tokenizer: Any = model.tokenizer  # with a chat template, as `read_prompts` has checked
   for document in read_jsonl(assets.resolve(data.path)):
     if document.prompt:
-      yield tokenizer.encode_chat([{"role": "user", "content": document.prompt}])
+      yield prompting.encode_turn(model, document.prompt)
 
 
 def _openings(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:
@@ -282,17 +283,6 @@ def describe(
   )
 
 
-def _parse_part(text: str) -> tuple[int, int]:
-  """(i, n) of "i/n", 0 <= i < n. Raises UsageError."""
-  try:
-    index, count = (int(x) for x in text.split("/"))
-  except ValueError:
-    index, count = 0, 0
-  if not 0 <= index < count:
-    raise UsageError(f"--part={text}: write I/N with 0 <= I < N")
-  return index, count
-
-
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
@@ -301,7 +291,7 @@ def main(argv: list[str]) -> int:
   parser.add_argument("--workdir", required=True, help="folder the dataset is written to")
   parser.add_argument("--part", default="0/1", help="I/N: this process's share of the shards")
   args = parser.parse_args(rest)
-  part = _parse_part(args.part)
+  part = flags.parse_part(args.part)
   config = load_config(args.config, overrides, schema)
   built: dict[str, Any] = {
     name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()

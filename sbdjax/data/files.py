@@ -123,6 +123,27 @@ def read_jsonl(path: pathlib.Path) -> list[Document]:
   return documents
 
 
+def read_prompts(path: pathlib.Path) -> list[str]:
+  """The prompts of a file: `prompt` of each JSON object of a .jsonl file, else its lines.
+
+  Raises:
+    DataError: unreadable, a line of JSON without a prompt, or no prompts.
+  """
+  lines = [line for line in read_text(path).splitlines() if line.strip()]
+  if pathlib.Path(path.stem if path.suffix in _READERS else path.name).suffix != ".jsonl":
+    return lines
+  prompts = []
+  for number, line in enumerate(lines, 1):
+    try:
+      prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError):
+      prompt = None
+    if not isinstance(prompt, str):
+      raise DataError(f"{path}, line {number}: expected a JSON object with a text as `prompt`")
+    prompts.append(prompt)
+  return prompts
+
+
 def write_atomically(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
   """Lets `write` fill a new file that takes the place of `path` only when complete.
 

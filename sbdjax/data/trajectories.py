@@ -25,16 +25,16 @@ import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from sbdjax.data import noise
+from sbdjax.data import noise, shards
 from sbdjax.data.config import DataConfig
-from sbdjax.data.files import write_atomically
 from sbdjax.data.splits import split_range
 from sbdjax.errors import DataError, UsageError
 
-SETTINGS, COMPLETE = "settings.json", "dataset_info.json"
+COMPLETE = "dataset_info.json"
 # Settings a reader relies on; a writer may add what else it likes.
 REQUIRED = ("block_size", "num_blocks", "max_prompt", "vocab_size", "examples")
 _NAME, _SPLIT = "jacobi_trajectories", "train"
+_WHAT, _VERB = "Jacobi trajectories", "trajectories"
 
 
 class Example(NamedTuple):
@@ -99,20 +99,7 @@ class Writer:
       DataError: it cannot be written.
     """
     self._folder, self._num_shards = folder, num_shards
-    settings = json.loads(json.dumps(dict(settings)))
-    path = folder / SETTINGS
-    if path.exists():
-      before = _read_settings(folder)
-      for name in sorted(before.keys() | settings.keys()):
-        if before.get(name) != settings.get(name):
-          raise UsageError(
-            f"{folder} holds trajectories of {name}={before.get(name)!r}, now it is "
-            f"{settings.get(name)!r}: choose another --workdir"
-          )
-    else:
-      text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-      write_atomically(path, lambda file: file.write(text.encode()))
-    self.settings = settings
+    self.settings = shards.begin(folder, settings, _WHAT, _VERB)
     self.missing = [i for i in range(num_shards) if not self._shard(i).exists()]
 
   def _shard(self, number: int) -> pathlib.Path:
@@ -167,16 +154,6 @@ def _length(shard: pathlib.Path) -> int:
     reader.close()
 
 
-def _read_settings(folder: pathlib.Path) -> dict[str, Any]:
-  try:
-    return json.loads((folder / SETTINGS).read_text())
-  except (OSError, ValueError) as error:
-    raise DataError(
-      f"{folder} holds no Jacobi trajectories (cannot read {SETTINGS}): make them with "
-      "python -m sbdjax trajectories"
-    ) from error
-
-
 def is_complete(folder: pathlib.Path) -> bool:
   """All shards and the metadata are there."""
   return (folder / COMPLETE).exists()
@@ -194,10 +171,10 @@ class Store(Sequence):
   def __init__(self, folder: str | os.PathLike):
     """Raises DataError: no trajectories there, incomplete ones, or of another format."""
     self._folder = pathlib.Path(folder)
-    self.settings = _read_settings(self._folder)
+    self.settings = shards.read_settings(self._folder, _WHAT, _VERB)
     lacking = [name for name in REQUIRED if name not in self.settings]
     if lacking:
-      raise DataError(f"{self._folder / SETTINGS} lacks {', '.join(lacking)}: collect again")
+      raise DataError(f"{self._folder / shards.SETTINGS} lacks {', '.join(lacking)}: collect again")
     if not is_complete(self._folder):
       raise DataError(
         f"{self._folder} is not complete: start the same python -m sbdjax trajectories again"
