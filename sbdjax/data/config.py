@@ -15,6 +15,7 @@ PACKED = "packed"
 FILE_SOURCES = ("text", "jsonl", "fasta", "tokens", PACKED, TRAJECTORIES)
 SOURCES = ("stories", "text8", *FILE_SOURCES)
 TFDS_PREFIX = "tfds:"
+OF_CHECKPOINT = "checkpoint"
 PACKINGS = ("concat", "first_fit", "pad", "crop")
 
 
@@ -37,7 +38,8 @@ class DataConfig:
     separator: what stands between documents of a plain text file.
     download: whether text8 may be fetched; `cache_dir` is where it is kept (empty:
       $SBDJAX_CACHE, else ~/.cache/sbdjax).
-    tokenizer: as for `tokenizers.load_tokenizer`.
+    tokenizer: as for `tokenizers.load_tokenizer`; in training also "checkpoint": that of
+      `init.checkpoint`.
     add_bos, add_eos: put the tokenizer's bos before, its eos after every document of text.
     seq_len: L, tokens in a row.
     packing: "concat" (documents one after the other, cut every L tokens, no padding), "first_fit"

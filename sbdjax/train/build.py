@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from sbdjax.data.config import DataConfig
+from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import UsageError
@@ -91,6 +91,7 @@ def train(config: Section, workdir: str | os.PathLike) -> TrainState:
     initialize_distributed()
   if jax.default_backend() == "cpu":
     keep_freed_memory()
+  settings = with_own_tokenizer(settings)
   tokenizer = load_tokenizer(settings.data.tokenizer)
   model = build_model(settings, tokenizer)
   settings = for_adapter(settings, model.lm)
@@ -108,6 +109,24 @@ def train(config: Section, workdir: str | os.PathLike) -> TrainState:
     )
   finally:
     data.batches.close()
+
+
+def with_own_tokenizer(settings: Settings) -> Settings:
+  """The settings with `data.tokenizer="checkpoint"` as what the checkpoint's tokenizer is read from.
+
+  Raises:
+    UsageError: there is no checkpoint, or none with a tokenizer.
+  """
+  if settings.data.tokenizer != OF_CHECKPOINT:
+    return settings
+  checkpoint = settings.init.checkpoint
+  own = load_pretrained(checkpoint, dtype=STORED).tokenizer if checkpoint else None
+  if own is None or own.origin is None:
+    raise UsageError(
+      f"data.tokenizer={OF_CHECKPOINT!r} is the tokenizer of init.checkpoint={checkpoint!r}, which "
+      "has none: name a tokenizer"
+    )
+  return settings._replace(data=dataclasses.replace(settings.data, tokenizer=own.origin))
 
 
 def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:

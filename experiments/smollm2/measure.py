@@ -1,0 +1,330 @@
+"""Decoding methods on Spec-Bench's prompts, in turns on every prompt.
+
+  python experiments/smollm2/measure.py --prompts=spec_bench.jsonl --adapter=adapter.safetensors \
+    --out=points.jsonl
+
+For every kind of prompt the first --per_kind questions at equal distances, their first turns, written by
+the chat template of --checkpoint (or as plain text where it has none: --plain), greedy, at most
+--max_tokens tokens. Each prompt is run once; then every method decodes it, in an order that rotates
+from prompt to prompt. What is timed is the decoding loop of one prompt. Lossless methods must give
+AR's tokens: where the first difference lies between two tokens whose logits differ by less than 1e-3, it
+is a tie, and counted. What methods that are not lossless write is scored by the model itself.
+
+One JSON line a method is added to --out: sums and intervals, and for each prompt its kind, tokens,
+forwards, query tokens and seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sbdjax import prompts as prompting
+from sbdjax.bench import per_prompt, torch_llama
+from sbdjax.bench.peers import compare_tokens, logit_gap
+from sbdjax.data import files
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.decoding import from_flat
+from sbdjax.decode.generate import Result
+from sbdjax.decode.stream import Streamer
+from sbdjax.evals import record
+from sbdjax.evals.judge import Judge
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.nn import adapter as adapters
+
+# Categories of MT-Bench, which are one kind of Spec-Bench.
+CONVERSATION = (
+  "writing",
+  "roleplay",
+  "reasoning",
+  "math",
+  "coding",
+  "extraction",
+  "stem",
+  "humanities",
+)
+TIE = 1e-3
+
+_ALTERNATING = {"name": "sbd_verified", "block_size": 4, "drafting": "alternating"}
+_FUSED = {"name": "sbd_verified", "block_size": 4, "drafting": "fused"}
+_FAN_OUT = {"name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2}
+_LOOKUP = {"lookup": "text"}
+METHODS: dict[str, dict[str, Any]] = {
+  "AR": {"name": "ar"},
+  "Jacobi": {"name": "jacobi", "block_size": 4},
+  "window": {"name": "jacobi_window", "block_size": 4},
+  "window + n-gram recycling": {
+    "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
+  },
+  "prompt look-up": {"name": "sbd_verified", "block_size": 2, "drafting": "none", **_LOOKUP},
+  "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
+  "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
+  "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
+  "verified, alternating": _ALTERNATING,
+  "verified, fused": _FUSED,
+  "verified, fan-out 2": _FAN_OUT,
+  "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
+  "verified, alternating + look-up": {**_ALTERNATING, **_LOOKUP},
+  "verified, fused + look-up": {**_FUSED, **_LOOKUP},
+}  # fmt: skip
+LOSSY = ("sbd",)
+
+
+def kind_of(category: str) -> str:
+  """Of the six kinds of Spec-Bench."""
+  return "conversation" if category in CONVERSATION else category
+
+
+def read_questions(path: str, per_kind: int) -> list[tuple[str, str]]:
+  """(kind, first turn) of `per_kind` questions of each kind, at equal distances."""
+  by_kind = collections.defaultdict(list)
+  for line in files.read_text(pathlib.Path(path)).splitlines():
+    question = json.loads(line)
+    by_kind[kind_of(question["category"])].append(question["turns"][0])
+  chosen = []
+  for kind, turns in by_kind.items():
+    at = np.linspace(0, len(turns), per_kind, endpoint=False).astype(int)
+    chosen += [(kind, turns[i]) for i in at]
+  return chosen
+
+
+def encode(model: Pretrained, text: str, plain: bool) -> list[int]:
+  if plain:
+    return prompting.encode(model.need_tokenizer(), text)
+  return prompting.encode_turn(model, text)
+
+
+Runs = dict[str, list[Result]]
+
+
+def decode_all(
+  model: Pretrained,
+  prompts: Sequence[Sequence[int]],
+  methods: dict[str, dict[str, Any]],
+  max_tokens: int,
+) -> tuple[Runs, list[float]]:
+  """Results of every method, one a prompt; and the seconds of each prompt's own forward."""
+  limits = Limits(max_tokens, tuple(model.generation.eos_ids))
+  width = max(map(len, prompts))
+  decoder = per_prompt.PromptDecoder(model.need_lm(), model.params, limits, width)
+  built = {name: from_flat(settings).method for name, settings in methods.items()}
+  names, key = list(built), jax.random.key(0)
+  kept, _ = decoder.prefill(AR(), prompts[0])
+  for name in names:  # compiled and warm
+    decoder.run(built[name], prompts[0], kept, key)
+    print(f"compiled {name}", file=sys.stderr, flush=True)
+  runs: Runs = {name: [] for name in names}
+  prefill_seconds = []
+  for i, prompt in enumerate(prompts):
+    decoder.prefill(AR(), prompt)  # perhaps of another width, and compiled now
+    kept, seconds = decoder.prefill(AR(), prompt)
+    prefill_seconds.append(seconds)
+    for j in range(len(names)):
+      name = names[(i + j) % len(names)]
+      runs[name].append(decoder.run(built[name], prompt, kept, key))
+    if (i + 1) % 10 == 0:
+      print(f"{i + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
+  return runs, prefill_seconds
+
+
+def differences(
+  model: Pretrained, results: Sequence[Result], reference: Sequence[Result]
+) -> dict[str, int]:
+  """How many texts differ from AR's, and how many of them by a tie."""
+  lm = model.need_lm()
+  found = {"texts_that_differ": 0, "by_ties": 0}
+  for ours, theirs in zip(results, reference, strict=True):
+    if ours.text_tokens == theirs.text_tokens:
+      continue
+    before = theirs.prompt_tokens
+    gap = lambda text, a, b: logit_gap(lm, model.params, [*before, *text], a, b)  # noqa: B023
+    difference = compare_tokens(theirs.text_tokens, [ours.text_tokens], gap)
+    found["texts_that_differ"] += 1
+    found["by_ties"] += difference is not None and abs(difference.logit_gap) < TIE
+  return found
+
+
+def line(
+  name: str,
+  settings: dict[str, Any],
+  kinds: Sequence[str],
+  results: Sequence[Result],
+  reference: Sequence[Result],
+) -> dict[str, Any]:
+  """The record of a method: all prompts, and each kind alone."""
+  of = lambda field, rows: [getattr(r, field) for r in rows]
+  groups = {"all": range(len(kinds))} | {
+    kind: [i for i, k in enumerate(kinds) if k == kind] for kind in dict.fromkeys(kinds)
+  }
+  table = {}
+  for group, index in groups.items():
+    own, base = [results[i] for i in index], [reference[i] for i in index]
+    table[group] = {
+      "tokens_per_forward": per_prompt.ratio_of_sums(of("valid", own), of("nfe", own))._asdict(),
+      "query_tokens_per_forward": sum(of("query_tokens", own)) / sum(of("nfe", own)),
+      "tokens_per_second": sum(of("valid", own)) / sum(of("seconds", own)),
+      "speed_over_ar": per_prompt.speed_ratio(
+        of("valid", own), of("seconds", own), of("valid", base), of("seconds", base)
+      )._asdict(),
+    }
+  each = {
+    field: [round(x, 5) for x in of(field, results)]
+    for field in ("valid", "nfe", "query_tokens", "drafted", "accepted", "seconds")
+  }
+  return {
+    "method": name,
+    "settings": settings,
+    "kinds": table,
+    "each": {"kind": list(kinds)} | each,
+  }
+
+
+def acceptance_of(
+  model: Pretrained,
+  prompts: Sequence[Sequence[int]],
+  settings: dict[str, Any],
+  max_tokens: int,
+) -> dict[str, list[int]]:
+  """Drafts verified and accepted at each place, counted step by step on some prompts."""
+  limits = Limits(max_tokens, tuple(model.generation.eos_ids))
+  method = from_flat(settings).method
+  streamer = Streamer(model.need_lm(), limits, method, model.params, prompts)
+  found = [
+    per_prompt.acceptance(streamer.frames(i, jax.random.key(0))) for i in range(len(prompts))
+  ]
+  return {
+    "verified": np.sum([a.verified for a in found], axis=0).tolist(),
+    "accepted": np.sum([a.accepted for a in found], axis=0).tolist(),
+  }
+
+
+def of_transformers(
+  model: Pretrained, reference: Sequence[Result], threads: int
+) -> dict[str, list[Result]]:
+  """`transformers` generate, greedy without and with prompt look-up, as many tokens as AR gave."""
+  import torch
+
+  torch.set_num_threads(threads)
+  params = adapters.split(model.params)[0]
+  llama = torch_llama.make_llama(model.lm.config, params)
+  run: Callable[..., torch_llama.Generated] = functools.partial(torch_llama.generate, llama)
+  ways: dict[str, dict[str, Any]] = {
+    "transformers": {},
+    "transformers, prompt look-up": {"prompt_lookup_num_tokens": 10},
+  }
+  found: dict[str, list[Result]] = {name: [] for name in ways}
+  for i, r in enumerate(reference):
+    one = run([r.prompt_tokens], 1)
+    for name, options in list(ways.items())[:: 1 if i % 2 else -1]:
+      generated = run([r.prompt_tokens], r.valid, **options)
+      tokens = generated.tokens[0]
+      # The first token comes with the prompt's forward: both are taken off.
+      found[name].append(
+        Result(
+          r.prompt_tokens,
+          tokens,
+          r.valid,
+          max(1, generated.forwards - one.forwards),
+          1,
+          r.valid,
+          0,
+          0,
+          [],
+          r.finish,
+          max(1e-9, generated.seconds - one.seconds) * r.valid / max(1, r.valid - 1),
+          1,
+        )
+      )
+  return found
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  add = parser.add_argument
+  add("--checkpoint", default="smollm2-135m")
+  add("--adapter", help="file of a drafting adapter")
+  add("--prompts", required=True, help="spec_bench.jsonl")
+  add("--per_kind", type=int, default=20)
+  add(
+    "--longest", type=int, default=1536, help="tokens of a prompt; longer ones are cut at the front"
+  )
+  add("--max_tokens", type=int, default=128)
+  add("--methods", help="names between semicolons; AR is always among them")
+  add("--acceptance", type=int, default=4, help="prompts of each kind that places are counted on")
+  add("--transformers", type=int, default=0, help="prompts of each kind for transformers; 0: none")
+  add("--threads", type=int, default=2, help="of torch")
+  add("--plain", action="store_true", help="no chat template")
+  add("--out", required=True, help=".jsonl, added to")
+  args = parser.parse_args(argv)
+  about, start = record.provenance(), time.perf_counter()
+  model = load_pretrained(args.checkpoint, adapter=args.adapter)
+  asked = read_questions(args.prompts, args.per_kind)
+  kinds = [kind for kind, _ in asked]
+  prompts = [encode(model, text, args.plain)[-args.longest :] for _, text in asked]
+  wanted = args.methods.split(";") if args.methods else list(METHODS)
+  methods = {name: METHODS[name] for name in dict.fromkeys(["AR", *wanted])}
+  runs, prefill_seconds = decode_all(model, prompts, methods, args.max_tokens)
+  judge = Judge(model.need_lm(), model.params, batch_size=1)
+  out, reference = record.JsonLines(pathlib.Path(args.out)), runs["AR"]
+  common = {
+    "checkpoint": args.checkpoint,
+    "adapter": args.adapter and pathlib.Path(args.adapter).name,
+    "dtype": model.lm.config.compute_dtype,
+    "max_tokens": args.max_tokens,
+    "prompt_tokens": [len(p) for p in prompts],
+    "prefill_seconds": sum(prefill_seconds),
+  } | about
+  some = [
+    i
+    for kind in dict.fromkeys(kinds)
+    for i in np.flatnonzero(np.array(kinds) == kind)[: args.acceptance]
+  ]
+  for name, settings in methods.items():
+    found = line(name, settings, kinds, runs[name], reference)
+    found |= differences(model, runs[name], reference)
+    if settings["name"] in LOSSY or name == "AR":
+      scores = judge.score(prompts, [r.text_tokens for r in runs[name]])
+      found["judge_nll"] = per_prompt.ratio_of_sums(scores.nll, scores.tokens)._asdict()
+    if settings["name"] == "sbd_verified" and some:
+      found["places"] = acceptance_of(model, [prompts[i] for i in some], settings, args.max_tokens)
+    out.append(found | common)
+    show(found)
+  if args.transformers:
+    few = [
+      i for kind in dict.fromkeys(kinds)
+      for i in np.flatnonzero(np.array(kinds) == kind)[: args.transformers]
+    ]  # fmt: skip
+    base = [reference[i] for i in few]
+    for name, results in of_transformers(model, base, args.threads).items():
+      found = line(name, {}, [kinds[i] for i in few], results, base)
+      out.append(found | differences(model, results, base) | common)
+      show(found)
+  print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
+  return 0
+
+
+def show(found: dict[str, Any]) -> None:
+  """One line on a method."""
+  row = found["kinds"]["all"]
+  speed = row["speed_over_ar"]
+  print(
+    f"{found['method']}: {row['tokens_per_forward']['value']:.2f} tokens per forward, "
+    f"{row['query_tokens_per_forward']:.1f} query tokens, {row['tokens_per_second']:.1f} tokens/s, "
+    f"{speed['value']:.2f} [{speed['low']:.2f}, {speed['high']:.2f}] x AR",
+    flush=True,
+  )
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,126 @@
+"""The table and the picture of recorded methods.
+
+python experiments/smollm2/tables.py experiments/smollm2/points.jsonl --picture=speed.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+LOSSLESS, LOSSY, OTHERS = "#0072B2", "#D55E00", "#7f7f7f"
+
+
+def interval(found: dict[str, float]) -> str:
+  return f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def text_of(line: dict[str, Any]) -> str:
+  """How a method's text compares with AR's."""
+  if not line["texts_that_differ"]:
+    return "the same"
+  count = len(line["each"]["valid"])
+  ties = f", {line['by_ties']} by ties" if line["by_ties"] else ""
+  return f"{line['texts_that_differ']} of {count} differ{ties}"
+
+
+def main_table(lines: list[dict[str, Any]]) -> str:
+  head = ("method", "tokens per forward", "query tokens per forward", "tokens/s", "x AR", "text")
+  rows = ["| " + " | ".join((*head, "judge NLL")) + " |", "|---" * (len(head) + 1) + "|"]
+  for line in lines:
+    row = line["kinds"]["all"]
+    cells = (
+      line["method"],
+      f"{row['tokens_per_forward']['value']:.2f}",
+      f"{row['query_tokens_per_forward']:.1f}",
+      f"{row['tokens_per_second']:,.1f}",
+      interval(row["speed_over_ar"]),
+      text_of(line),
+      f"{line['judge_nll']['value']:.3f}" if "judge_nll" in line else "",
+    )
+    rows.append("| " + " | ".join(cells) + " |")
+  return "\n".join(rows) + "\n"
+
+
+def kinds_table(lines: list[dict[str, Any]]) -> str:
+  """x AR of every kind of prompt."""
+  kinds = [kind for kind in lines[0]["kinds"] if kind != "all"]
+  rows = ["| method | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+  for line in lines[1:]:
+    values = [interval(line["kinds"][kind]["speed_over_ar"]) for kind in kinds]
+    rows.append(f"| {line['method']} | " + " | ".join(values) + " |")
+  return "\n".join(rows) + "\n"
+
+
+def places_table(lines: list[dict[str, Any]]) -> str:
+  """Share of verified drafts that were accepted, by place."""
+  with_places = [line for line in lines if "places" in line]
+  most = max((len(line["places"]["verified"]) for line in with_places), default=0)
+  rows = [
+    "| method | " + " | ".join(f"draft {i + 1}" for i in range(most)) + " |",
+    "|---" * (most + 1) + "|",
+  ]
+  for line in with_places:
+    pairs = zip(line["places"]["accepted"], line["places"]["verified"], strict=True)
+    shares = [f"{a / v:.2f}" if v else "" for a, v in pairs]
+    rows.append(f"| {line['method']} | " + " | ".join(shares + [""] * (most - len(shares))) + " |")
+  return "\n".join(rows) + "\n"
+
+
+def colour_of(line: dict[str, Any]) -> str:
+  if line["method"].startswith("transformers"):
+    return OTHERS
+  return LOSSY if line["texts_that_differ"] > line["by_ties"] else LOSSLESS
+
+
+def draw(lines: list[dict[str, Any]], path: pathlib.Path, title: str) -> None:
+  """Bars of x AR, with intervals."""
+  lines = lines[::-1]
+  figure, axes = plt.subplots(figsize=(8, 0.36 * len(lines) + 1.2))
+  found = [line["kinds"]["all"]["speed_over_ar"] for line in lines]
+  values = [f["value"] for f in found]
+  errors = [[f["value"] - f["low"] for f in found], [f["high"] - f["value"] for f in found]]
+  axes.barh(range(len(lines)), values, xerr=errors, color=[colour_of(line) for line in lines])
+  for i, (line, f) in enumerate(zip(lines, found, strict=True)):
+    tpf = line["kinds"]["all"]["tokens_per_forward"]["value"]
+    axes.text(
+      f["high"] + 0.02, i, f"{f['value']:.2f}x  ({tpf:.2f} tokens per forward)", va="center"
+    )
+  axes.axvline(1, color="black", lw=0.8)
+  axes.set_yticks(range(len(lines)), [line["method"] for line in lines])
+  axes.set_xlim(0, max(f["high"] for f in found) * 1.35)
+  axes.set_xlabel("tokens per second / those of AR, by the clock")
+  axes.set_title(title, loc="left", fontsize=10)
+  handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (LOSSLESS, LOSSY, OTHERS)]
+  names = ("AR's own text", "another text", "transformers (PyTorch)")
+  axes.legend(handles, names, loc="lower right", fontsize=8)
+  axes.spines[["top", "right"]].set_visible(False)
+  figure.tight_layout()
+  figure.savefig(path, dpi=130)
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("points", type=pathlib.Path)
+  parser.add_argument("--picture", type=pathlib.Path)
+  parser.add_argument(
+    "--title", default="SmolLM2-135M-Instruct on Spec-Bench, two CPU cores, float32"
+  )
+  args = parser.parse_args(argv)
+  lines = [json.loads(line) for line in args.points.read_text().splitlines()]
+  print(main_table(lines), kinds_table(lines), places_table(lines), sep="\n")
+  if args.picture:
+    draw(lines, args.picture, args.title)
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,152 @@
+"""Decoding methods compared prompt by prompt: a prompt is run once, and every method goes on from there.
+
+Prompts differ in length and in how well they draft, so methods take turns on each of them, and what
+is compared are sums over prompts with intervals by bootstrap over prompts. All prompts are padded to
+one width, so each method is compiled once; the prompt's own forward is timed apart, for it is the
+same for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sbdjax.bench.timing import Program, compile_for, sampler_programs
+from sbdjax.decode import sizes
+from sbdjax.decode.base import Limits
+from sbdjax.decode.causal.ar import prefill
+from sbdjax.decode.generate import Result, pad_prompts, results_of
+from sbdjax.decode.kept import KeptText
+from sbdjax.decode.method import Method
+from sbdjax.decode.prepared import Prepared
+from sbdjax.decode.programs import Programs
+from sbdjax.decode.stream import Frame
+from sbdjax.lm import LM
+
+_DRAWS = 10_000  # of the bootstrap
+
+
+class Ratio(NamedTuple):
+  """A ratio of two sums over prompts, with a percentile interval by bootstrap over prompts."""
+
+  value: float
+  low: float
+  high: float
+
+
+class PromptDecoder:
+  """Decodes one prompt at a time with methods that keep an exact cache (`Method.cache_slots`).
+
+  Attributes:
+    compile_seconds: time spent compiling so far.
+  """
+
+  def __init__(self, lm: LM, params: Any, limits: Limits, width: int):
+    """For prompts of at most `width` tokens; `limits` hold for all of them."""
+    self._lm, self._params, self._limits, self._width = lm, params, limits, width
+    self._programs, self._prepared = Programs(), Prepared(lm)
+    self.compile_seconds = 0.0
+
+  def prefill(self, method: Method, prompt: Sequence[int]) -> tuple[KeptText, float]:
+    """Runs all tokens of a prompt but the last; returns what is kept of them, and the seconds.
+
+    Args:
+      method: whose parameters are used: they are prepared for it.
+    """
+    width = min(self._width, sizes.rest(len(prompt)))
+    params = self._prepared(method, self._params, 1)
+    padded, length_B = pad_prompts([prompt], width)
+    args = params, jnp.asarray(padded), jnp.asarray(length_B) - 1
+    run = functools.partial(prefill, self._lm, capacity=width)
+    program = self._programs.find(args, lambda: self._counted(compile_for(jax.jit(run), *args)))
+    start = time.perf_counter()
+    cache = jax.block_until_ready(program(*args))
+    return KeptText(list(prompt[:-1]), cache), time.perf_counter() - start
+
+  def run(self, method: Method, prompt: Sequence[int], kept: KeptText, key: jax.Array) -> Result:
+    """Decodes a prompt whose beginning is kept; `seconds` of the result are those of the loop."""
+    params = self._prepared(method, self._params, 1)
+    slots = method.cache_slots(self._width, self._limits)
+    slots = jax.eval_shape(lambda: self._lm.init_cache(1, slots)).capacity
+    beginning = kept.beginning([prompt], self._width, slots)
+    assert beginning is not None  # a prompt is longer than what of it is run again
+    padded = pad_prompts([prompt], self._width)
+    args = jax.device_put((method, params, self._limits, *padded, key[None], beginning))
+    init, loop = self._programs.find(args, functools.partial(self._compile, args))
+    state = jax.block_until_ready(init(*args))
+    start = time.perf_counter()
+    out = jax.block_until_ready(loop(*args[:3], state))
+    return results_of(out, 1, time.perf_counter() - start, 1)[0]
+
+  def _compile(self, args: tuple) -> tuple[Any, Any]:
+    init, loop = sampler_programs(self._lm, *args)
+    return self._counted(init), self._counted(loop)
+
+  def _counted(self, program: Program) -> Any:
+    self.compile_seconds += program.compile_seconds
+    return program.call
+
+
+def ratio_of_sums(over: Sequence[float], under: Sequence[float], share: float = 0.95) -> Ratio:
+  """sum(over) / sum(under), one number a prompt in each."""
+  return _bootstrapped(
+    lambda i: np.asarray(over, float)[i].sum(-1) / np.asarray(under, float)[i].sum(-1),
+    len(over),
+    share,
+  )
+
+
+def speed_ratio(
+  tokens: Sequence[float],
+  seconds: Sequence[float],
+  reference_tokens: Sequence[float],
+  reference_seconds: Sequence[float],
+  share: float = 0.95,
+) -> Ratio:
+  """Tokens per second over those of a reference on the same prompts; the same prompts are drawn."""
+  a, b, c, d = (
+    np.asarray(x, float) for x in (tokens, seconds, reference_tokens, reference_seconds)
+  )
+  return _bootstrapped(
+    lambda i: (a[i].sum(-1) / b[i].sum(-1)) / (c[i].sum(-1) / d[i].sum(-1)), len(a), share
+  )
+
+
+def _bootstrapped(statistic: Any, count: int, share: float) -> Ratio:
+  drawn = np.random.default_rng(0).integers(count, size=(_DRAWS, count))
+  low, high = np.quantile(statistic(drawn), [(1 - share) / 2, (1 + share) / 2])
+  return Ratio(float(statistic(np.arange(count))), float(low), float(high))
+
+
+class Acceptance(NamedTuple):
+  """Drafts by their place after the last final token.
+
+  Attributes:
+    verified: how many were verified at each place.
+    accepted: how many of them became text.
+  """
+
+  verified: np.ndarray
+  accepted: np.ndarray
+
+
+def acceptance(frames: Iterator[Frame]) -> Acceptance:
+  """What the forwards of one text verified, counted by place."""
+  *earlier, last = frames
+  text = last.result.tokens
+  verified, accepted = (np.zeros(len(last.drafts), int) for _ in range(2))
+  start = 0
+  for frame in (*earlier, last):
+    drafts, end = np.asarray(frame.drafts), len(frame.result.tokens)
+    there = np.flatnonzero(drafts >= 0)
+    verified[there] += 1
+    right = [i for i in there if start + i < end and drafts[i] == text[start + i]]
+    accepted[right] += 1
+    start = end
+  return Acceptance(verified, accepted)
