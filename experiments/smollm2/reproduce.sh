@@ -13,7 +13,7 @@ if [ -z "$ADAPTER" ]; then
   ADAPTER=runs/smollm2_adapter.safetensors
   # shellcheck disable=SC2086
   $PY $OUT/prompts.py --out=runs/all_prompts.jsonl --gsm8k="$GSM8K" --mbpp="$MBPP" --texts $TEXTS
-  head -n 1152 runs/all_prompts.jsonl > runs/prompts.jsonl
+  head -n 960 runs/all_prompts.jsonl > runs/prompts.jsonl
   $PY -m sbdjax collect --checkpoint=smollm2-135m --chat --prompts=runs/prompts.jsonl --longest=320 \
     --decoder.max_tokens=144 --batch_size=64 --shard_size=192 --workdir=runs/smollm2_text
   $PY -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter
