@@ -4,10 +4,10 @@ The model must have a chat template; without --checkpoint it is SmolLM2-135M-Ins
 `make smollm2` installs. Answers appear as they are made, with what each cost: tokens per second and
 tokens per forward. `--decoder.FIELD=VALUE` sets the method and its settings as for `generate`
 (`python -m sbdjax methods` lists them); an answer has at most `--decoder.max_tokens` tokens, 512
-unless given. ar, sbd, sbd_verified and the jacobi methods run only those tokens of a turn's prompt that
-are not in the cache from the turns before; other methods run the whole conversation. In a terminal
-tokens of the last forward are green and rejected drafts red; /clear begins anew, /exit or Ctrl-D
-ends, Ctrl-C ends an answer. From a pipe each line is one turn.
+unless given. Methods with an exact cache (ar, sbd, sbd_verified and those of jacobi) run only the
+tokens of a turn that are new, the others the whole conversation. In a terminal tokens of the last
+forward are green and rejected drafts red; /clear begins anew, /exit or Ctrl-D ends, Ctrl-C ends an
+answer. From a pipe each line is one turn.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def answer(
   assert last is not None
   conversation.answered(last)
   spent = cost(last, conversation.kept_tokens)
-  console.print(f"-- {spent}\n", style="bright_black", highlight=False)
+  console.print(f"-- {spent}\n", style="bright_black", highlight=False, soft_wrap=True)
 
 
 def turns(console: Console) -> Iterator[str]:
