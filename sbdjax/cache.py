@@ -114,6 +114,19 @@ def _put_vectors(buffer: jax.Array, new_NxBxKxTxDh: jax.Array, slots_BxT: jax.Ar
   return buffer.at[at].set(new_NxBxKxTxDh, mode="drop")
 
 
+def resized(cache: KVCache, capacity: int) -> KVCache:
+  """`cache` with `capacity` slots a row: the first ones, or more of them after its own.
+
+  Committed slots beyond the new capacity are lost, and `length_B` stays what it is.
+  """
+  more = capacity - cache.capacity
+  if more == 0:
+    return cache
+  padding = ((0, 0),) * 3 + ((0, more), (0, 0))
+  resize = lambda x: x[..., :capacity, :] if more < 0 else jnp.pad(x, padding)
+  return cache.replace(k=resize(cache.k), v=resize(cache.v))
+
+
 def commit(cache: KVCache, n_B: jax.Array) -> KVCache:
   """Accepts the next `n_B` scratch slots of each row: nothing else moves `length_B`.
 

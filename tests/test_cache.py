@@ -96,3 +96,15 @@ def test_write_casts_to_the_cache_dtype():
   c = write(empty("bfloat16"), k, v, jnp.zeros((B, 1), jnp.int32))
   assert c.k.dtype == jnp.bfloat16
   np.testing.assert_array_equal(c.k[:, :, :, 0], jnp.asarray(k[:, :, :, 0], jnp.bfloat16))
+
+
+@pytest.mark.parametrize("capacity", [3, 5, 8])
+def test_a_resized_cache_holds_the_same_first_slots(capacity):
+  k, v = entries(S)
+  before = empty().replace(k=k, v=v, length_B=jnp.array([1, 2, 3]))
+  after, same = cache.resized(before, capacity), min(S, capacity)
+  assert after.capacity == capacity
+  for found, want in ((after.k, k), (after.v, v)):
+    np.testing.assert_array_equal(found[:, :, :, :same], want[:, :, :, :same])
+    assert not found[:, :, :, same:].any()
+  np.testing.assert_array_equal(after.length_B, before.length_B)

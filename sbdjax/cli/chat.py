@@ -4,8 +4,10 @@ The model must have a chat template; without --checkpoint it is SmolLM2-135M-Ins
 `make smollm2` installs. Answers appear as they are made, with what each cost: tokens per second and
 tokens per forward. `--decoder.FIELD=VALUE` sets the method and its settings as for `generate`
 (`python -m sbdjax methods` lists them); an answer has at most `--decoder.max_tokens` tokens, 512
-unless given. In a terminal tokens of the last forward are green and rejected drafts red; /clear
-begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer. From a pipe each line is one turn.
+unless given. Methods with an exact cache (ar, sbd, sbd_verified and those of jacobi) run only the
+tokens of a turn that are new, the others the whole conversation. In a terminal tokens of the last
+forward are green and rejected drafts red; /clear begins anew, /exit or Ctrl-D ends, Ctrl-C ends an
+answer. From a pipe each line is one turn.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class Conversation:
   messages: list[Message]
   forgotten: int = 0
   _shared: Shared | None = None
+  _streamer: Streamer | None = None  # of the last answer, with its cache
 
   def prompt(self, turn: str) -> list[int]:
     """Token ids of the conversation with a further turn of the user, of which it becomes part.
@@ -84,10 +87,16 @@ class Conversation:
     self._shared = self._shared or shared(model.lm)
     # Every turn makes the prompt longer, so that steps are wider than those of other prompts.
     width = min(max(_NARROWEST, 1 << (len(prompt) - 1).bit_length()), self._room())
-    answer = Streamer(
-      model.lm, limits, decoding.method, model.params, [prompt], self._shared, width
+    kept = self._streamer.text if self._streamer else None
+    self._streamer = Streamer(
+      model.lm, limits, decoding.method, model.params, [prompt], self._shared, width, kept
     )
-    return answer.frames(0, key)
+    return self._streamer.frames(0, key)
+
+  @property
+  def kept_tokens(self) -> int:
+    """How many tokens of the last prompt were in the cache already."""
+    return self._streamer.kept_tokens if self._streamer else 0
 
   def answered(self, result: Result) -> None:
     """Adds an answer, whole or cut off."""
@@ -110,12 +119,18 @@ def without_end(model: Pretrained, result: Result) -> list[int]:
   return tokens[:-1] if tokens and tokens[-1] in model.generation.eos_ids else tokens
 
 
-def cost(result: Result) -> str:
-  """`57 tokens, 42.0 tokens/s, 1.84 tokens per forward`: what an answer cost, its prompt's forward
-  counted in the seconds."""
+def cost(result: Result, kept_tokens: int = 0) -> str:
+  """`57 tokens, 42.0 tokens/s, 1.84 tokens per forward (312 of 340 prompt tokens kept)`.
+
+  What an answer cost, its prompt's forward counted in the seconds, and how much of the prompt that
+  did not run.
+  """
   speed = result.valid / result.seconds if result.seconds else 0.0
   drafts = f", drafts {result.accepted}/{result.drafted}" if result.drafted else ""
-  return f"{result.valid} tokens, {speed:.1f} tokens/s, {result.tpf:.2f} tokens per forward{drafts}"
+  prompt = len(result.prompt_tokens)
+  kept = f" ({kept_tokens} of {prompt} prompt tokens kept)" if kept_tokens else ""
+  numbers = f"{result.valid} tokens, {speed:.1f} tokens/s, {result.tpf:.2f} tokens per forward"
+  return f"{numbers}{drafts}{kept}"
 
 
 def print_answer(model: Pretrained, frames: Iterable[Frame]) -> Generator[Result, None, None]:
@@ -181,7 +196,8 @@ def answer(
     view.close()
   assert last is not None
   conversation.answered(last)
-  console.print(f"-- {cost(last)}\n", style="bright_black", highlight=False)
+  spent = cost(last, conversation.kept_tokens)
+  console.print(f"-- {spent}\n", style="bright_black", highlight=False, soft_wrap=True)
 
 
 def turns(console: Console) -> Iterator[str]:

@@ -27,7 +27,8 @@ class Sampler(NamedTuple):
 
   Attributes:
     init: (params, prompt_BxP, prompt_len_B, key) -> state. Prompts are right-padded; `key` is one
-      typed key, or one per row ([B]).
+      typed key, or one per row ([B]). Those of methods with `cache_slots` take what is `Kept` of
+      the prompts, too.
     step: (params, state) -> state: one network forward for every unfinished row.
     done: state -> bool [B].
   """

@@ -90,6 +90,15 @@ class Method(pytree.Struct):
     """
     return False
 
+  def cache_slots(self, width: int, limits: Limits) -> int | None:
+    """Slots a row of `state.cache`, where prompts have `width` columns; None: nothing is kept of it.
+
+    A number says that its committed slots hold keys and values of the final text alone, each token
+    having seen only those before it, and that `Sampler.init` takes a `kept.Kept`.
+    """
+    del width, limits
+    return None
+
   def sampler(self, lm: Any, limits: Limits) -> Sampler:
     """The sampler of `lm` with these settings; its numbers may be traced.
 

@@ -18,6 +18,10 @@ _SHORT = 256
 # The shortest prompts and limits, all of one size.
 _SMALLEST = 16
 
+# What a turn adds to a conversation is mostly shorter. So many tokens still read a cache as the
+# forwards of a canvas do, on a CPU (`kernels.xla.MAX_WINDOW`).
+_WINDOW = 64
+
 # Rows cost something in every forward, but most lists are short or cut into batches of a size that
 # the user gave, which are not rounded up. 16 is what `generate` decodes together by itself.
 _FEW_ROWS = 16
@@ -77,6 +81,11 @@ def limit(limit: int, width: int, context: int) -> int:
   Not for methods that run the whole canvas. Others only keep memory for it.
   """
   return min(round_up(limit, _SMALLEST, _SHORT), max(limit, context - width))
+
+
+def rest(longest: int) -> int:
+  """Columns for up to `longest` tokens after the part of a prompt that is kept, which are run once."""
+  return round_up(longest, _WINDOW, _SHORT)
 
 
 def text(longest: int, context: int) -> int:

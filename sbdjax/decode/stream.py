@@ -12,6 +12,7 @@ import numpy as np
 
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.generate import Result, pad_prompts, padded_limits, padded_width, results_of
+from sbdjax.decode.kept import Kept, KeptText, text_of
 from sbdjax.decode.method import Canvas, Method
 from sbdjax.decode.programs import Shared, shared
 
@@ -44,6 +45,7 @@ class Streamer:
 
   Attributes:
     compile_seconds: time spent compiling.
+    kept_tokens: how many tokens that all prompts begin with are not run again.
   """
 
   def __init__(
@@ -55,43 +57,79 @@ class Streamer:
     prompts: Sequence[Sequence[int]],
     using: Shared | None = None,
     width: int = 0,
+    kept: KeptText | None = None,
   ):
     """Compiles for prompts as long as the longest of `prompts`, and prepares `params`.
 
     Args:
       using: programs and parameters shared with others of the same model; None: its own.
       width: tokens that prompts are padded to at least, so that longer ones find the same programs.
+      kept: a text that was run before with these `params`. Methods with `cache_slots` run only what
+        comes after the tokens that all prompts begin with as it does; others run all of it.
     """
     programs, prepared = using or shared(lm)
     width = max(width, padded_width(method, lm, limits, prompts))
     self._lm, self._method = lm, method
     self._padded, self._lengths = pad_prompts(prompts, width, method.any_order)
-    self._settings = method, prepared(method, params, 1), padded_limits(method, lm, limits, width)
+    padded = padded_limits(method, lm, limits, width)
+    self._settings = method, prepared(method, params, 1), padded
     self._done = method.sampler(lm, limits).done
+    self._slots = method.cache_slots(width, padded)
+    self._given, self._state = kept, None
+    self._kept = self._beginning(prompts)
+    self.kept_tokens = int(self._kept[0].cache.length_B[0]) if self._kept else 0
     self.compile_seconds = 0.0
     args = (*self._settings, *self._row(0, jax.random.key(0)))
-    self._init, self._step = programs.find(args, lambda: self._compile(args), kind="stream")
+    first = (*args, *self._kept)
+    self._init, state = programs.find(first, lambda: self._compile_init(first), kind="stream init")
+    # The state is the same whatever was kept, and so is what follows.
+    self._step = programs.find(args, lambda: self._compile_step(state), kind="stream step")
+
+  def _beginning(self, prompts: Sequence[Sequence[int]]) -> tuple[Kept] | tuple[()]:
+    """What `init` is given beside the prompt."""
+    if self._given is None or self._slots is None:
+      return ()
+    # As many slots as the cache has that `init` makes by itself.
+    slots = jax.eval_shape(lambda: self._lm.init_cache(1, self._slots)).capacity
+    kept = self._given.beginning(prompts, self._padded.shape[1], slots)
+    return () if kept is None else (kept,)
 
   def _row(self, index: int, key: jax.Array) -> tuple[Any, ...]:
     """What the prompt's program is given of prompt `index`."""
     keys = jax.random.fold_in(key, index)[None]
     return self._padded[index : index + 1], self._lengths[index : index + 1], keys
 
-  def _compile(self, args: tuple) -> tuple[Callable[..., Any], Callable[..., Any]]:
+  def _compile_init(self, args: tuple) -> tuple[Callable[..., Any], Any]:
+    """The prompt's program, and the shapes of the state that it makes."""
     lm = self._lm
 
     def init(method, params, limits, *prompt):
       return method.sampler(lm, limits).init(params, *prompt)
 
+    start = time.perf_counter()
+    lowered = jax.jit(init).lower(*args)
+    program = lowered.compile()
+    self.compile_seconds += time.perf_counter() - start
+    return program, lowered.out_info
+
+  def _compile_step(self, state: Any) -> Callable[..., Any]:
+    lm = self._lm
+
     def step(method, params, limits, state):
       return method.sampler(lm, limits).step(params, state)
 
     start = time.perf_counter()
-    lowered = jax.jit(init).lower(*args)
-    state = lowered.out_info
-    programs = lowered.compile(), jax.jit(step).lower(*args[:3], state).compile()
+    program = jax.jit(step).lower(*self._settings, state).compile()
     self.compile_seconds += time.perf_counter() - start
-    return programs
+    return program
+
+  @property
+  def text(self) -> KeptText | None:
+    """The text of the last frame as far as its cache goes, for prompts that go on from there.
+
+    Before the first frame it is the text that was given. None for methods without `cache_slots`.
+    """
+    return self._given if self._state is None else text_of(self._state)
 
   def frames(self, index: int, key: jax.Array) -> Iterator[Frame]:
     """Decodes prompt `index`: a frame after the prompt's forward, and one after each further one.
@@ -101,15 +139,22 @@ class Streamer:
     """
     row = self._row(index, key)
     start = time.perf_counter()
-    state = jax.block_until_ready(self._init(*self._settings, *row))
+    state = jax.block_until_ready(self._init(*self._settings, *row, *self._kept))
     seconds = time.perf_counter() - start
+    self._went_on(state)
     yield self._frame(state, state, seconds)
     while not bool(self._done(state)[0]):
       before = state
       start = time.perf_counter()
       state = jax.block_until_ready(self._step(*self._settings, state))
       seconds += time.perf_counter() - start
+      self._went_on(state)
       yield self._frame(before, state, seconds)
+
+  def _went_on(self, state: Any) -> None:
+    """Remembers the last state, for `text`."""
+    if self._slots is not None:
+      self._state, self._given = state, None
 
   def _frame(self, before: Any, state: Any, seconds: float) -> Frame:
     """What became of the canvas that the forward from `before` to `state` worked on."""

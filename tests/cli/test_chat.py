@@ -1,6 +1,8 @@
 """The chat verb: turns from a pipe, what is shown of an answer, a context that fills up."""
 
 import io
+import itertools
+import os
 import re
 import sys
 
@@ -54,18 +56,25 @@ def test_each_line_of_a_pipe_is_a_turn(file, monkeypatch, capsys):
   monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n\nAnd now?\n/clear\nHello\n/exit\nmore\n"))
   code = entry.main(["chat", f"--checkpoint={file}", "--system=Be", "--decoder.max_tokens=12"])
   out = capsys.readouterr().out
-  model, messages, expected = load_pretrained(file), [], []
+  model, messages, expected, before = load_pretrained(file), [], [], []
+  kept = []
   for turn in ("Hello", "And now?", "Hello"):
     if turn == "Hello":
       messages = [{"role": "system", "content": "Be"}]
     messages.append({"role": "user", "content": turn})
-    (result,) = generate(model, [model.tokenizer.encode_chat(messages)], max_tokens=12)
+    prompt = model.tokenizer.encode_chat(messages)
+    (result,) = generate(model, [prompt], max_tokens=12)
+    same = min(len(os.path.commonprefix([before, prompt])), len(prompt) - 1)
+    before = prompt + result.tokens[:-1]
     messages.append({"role": "assistant", "content": result.text.strip()})
     expected.append(result.text)
-  costs = re.findall(r"\n-- 12 tokens, [\d.]+ tokens/s, 1\.00 tokens per forward\n\n", out)
-  assert code == 0 and len(costs) == 3
-  assert out == "".join(text + cost for text, cost in zip(expected, costs, strict=True))
+    kept.append(f" ({same} of {len(prompt)} prompt tokens kept)" if same else "")
+  spent = r"\n-- 12 tokens, [\d.]+ tokens/s, 1\.00 tokens per forward( \(.*\))?\n\n"
+  costs = [*re.finditer(spent, out)]
+  assert code == 0 and [cost[1] or "" for cost in costs] == kept
+  assert out == "".join(text + cost[0] for text, cost in zip(expected, costs, strict=True))
   assert expected[0] != expected[1] and expected[0] == expected[2]
+  assert not kept[0] and kept[1] and kept[2].split("(")[1].startswith(f"{len(prompt) - 1} of")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +112,26 @@ def test_prompts_of_similar_length_share_programs(metadata):
     assert frame.result.tokens == alone.tokens and frame.result.prompt_tokens == prompt
     talk.answered(frame.result)
     compiled.append(len(talk._shared.programs))
-  assert compiled == [1, 1, 2] and len(talk.messages) == 6
+  # The first prompt and a step; what follows a kept beginning; both of them for longer prompts.
+  assert compiled == [2, 3, 5] and len(talk.messages) == 6
+
+
+def test_a_turn_goes_on_from_what_the_last_one_left(metadata):
+  """Also where an answer was cut off, or the conversation begins anew."""
+  model, ran = model_of(metadata), []
+  talk = chat.Conversation(model, Decoding(AR(), 8), [])
+  for number, (turn, frames) in enumerate([("Hello", 4), ("And then", 9), ("Anew", 9)]):
+    if number == 2:
+      talk.messages = []  # as /clear does
+    prompt = talk.prompt(turn)
+    same = min(len(os.path.commonprefix([ran, prompt])), len(prompt) - 1)
+    answer = talk.frames(prompt, jax.random.key(0))
+    *_, frame = itertools.islice(answer, frames)
+    (alone,) = generate(model, [prompt], AR(), max_tokens=8)
+    assert frame.result.tokens == alone.tokens[: frames - 1]
+    assert talk.kept_tokens == same and (same > 2) == (number > 0)
+    talk.answered(frame.result)
+    ran = prompt + frame.result.tokens[:-1]
 
 
 def test_the_oldest_turns_make_room(metadata):

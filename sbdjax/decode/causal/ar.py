@@ -17,8 +17,10 @@ from sbdjax import pytree
 from sbdjax.cache import KVCache
 from sbdjax.decode import base
 from sbdjax.decode.base import Generation, Limits, Sampler
+from sbdjax.decode.kept import Kept
 from sbdjax.decode.method import Method
 from sbdjax.decode.tokens import Greedy, TokenSampler
+from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.masks import Cached
 
@@ -52,12 +54,15 @@ class AR(Method):
 
   token: TokenSampler = Greedy()
 
+  def cache_slots(self, width: int, limits: Limits) -> int:
+    return width + limits.max_tokens
+
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
-    def init(params, prompt_BxP, prompt_len_B, key):
+    def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
-      capacity = width + limits.max_tokens
-      out = base.start(prompt_BxP, prompt_len_B, capacity, fill=0)
-      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, capacity)
+      slots = self.cache_slots(width, limits)
+      out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill=0)
+      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, slots, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       return ARState(out, cache, base.row_keys(key, batch))
 
@@ -81,17 +86,35 @@ class AR(Method):
 
 
 def prefill(
-  lm: LM, params: Any, prompt_BxP: jax.Array, n_committed_B: jax.Array, capacity: int
+  lm: LM,
+  params: Any,
+  prompt_BxP: jax.Array,
+  n_committed_B: jax.Array,
+  capacity: int,
+  kept: Kept | None = None,
 ) -> KVCache:
-  """A cache that holds the first `n_committed_B` tokens of each right-padded prompt."""
+  """A cache that holds the first `n_committed_B` tokens of each right-padded prompt.
+
+  Args:
+    capacity: slots a row.
+    kept: the beginning of every prompt, which is not run again; None: all of them are run.
+
+  Raises:
+    UsageError: the cache of `kept` has fewer slots.
+  """
   batch, width = prompt_BxP.shape
-  cache = lm.init_cache(batch, capacity)
-  zero_B = jnp.zeros((batch,), jnp.int32)
+  kept = kept or Kept(lm.init_cache(batch, capacity), columns=width)
+  length_B = kept.cache.length_B
+  if kept.cache.capacity < capacity:
+    raise UsageError(
+      f"a kept cache of {kept.cache.capacity} slots where {capacity} are needed: see cache.resized"
+    )
+  position_BxT = length_B[:, None] + jnp.arange(kept.columns)
   _, cache = lm.apply(
     params,
-    prompt_BxP,
-    positions_BxT=jnp.broadcast_to(jnp.arange(width), (batch, width)),
-    mask=Cached(length_B=zero_B, start_B=zero_B, num_causal=width),
-    cache=cache,
+    jnp.take_along_axis(prompt_BxP, jnp.minimum(position_BxT, width - 1), axis=1),
+    positions_BxT=position_BxT,
+    mask=Cached(length_B=length_B, start_B=jnp.zeros_like(length_B), num_causal=kept.columns),
+    cache=kept.cache,
   )
-  return kv_cache.commit(cache, n_committed_B)
+  return kv_cache.commit(cache, n_committed_B - length_B)

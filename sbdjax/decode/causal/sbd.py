@@ -78,16 +78,19 @@ class SBD(Method):
   def canvas(self, state: SBDState) -> Canvas:
     return Canvas(state.block_start_B, self.block_size)
 
+  def cache_slots(self, width: int, limits: Limits) -> int:
+    # One block of scratch: the last canvas may reach beyond the limit.
+    return width + limits.max_tokens + self.block_size
+
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
     k = self.block_size
     mask_id = mask_token(lm)
 
-    def init(params, prompt_BxP, prompt_len_B, key):
+    def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
-      # One block of scratch: the last canvas may reach beyond the limit.
-      capacity = width + limits.max_tokens + k
-      out = base.start(prompt_BxP, prompt_len_B, capacity, fill=mask_id)
-      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B, capacity)
+      slots = self.cache_slots(width, limits)
+      out = base.start(prompt_BxP, prompt_len_B, slots, fill=mask_id)
+      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B, slots, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       pending_B = jnp.zeros((batch,), bool)
       return SBDState(out, cache, out.prompt_len_B, pending_B, base.row_keys(key, batch))

@@ -85,16 +85,19 @@ class VerifiedSBD(Method):
   def last_drafts(self, state: VerifiedState) -> jax.Array:
     return jnp.pad(state.last_drafts_BxM, ((0, 0), (0, 2)), constant_values=-1)
 
+  def cache_slots(self, width: int, limits: Limits) -> int:
+    # Scratch at the end: a chain that reaches beyond the limit.
+    return width + limits.max_tokens + self.block_size
+
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
     k = self.block_size
     mask_id = mask_token(lm)
 
-    def init(params, prompt_BxP, prompt_len_B, key):
+    def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
-      # Scratch at the end: a chain that reaches beyond the limit.
-      capacity = width + limits.max_tokens + k
+      slots = self.cache_slots(width, limits)
       out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill=mask_id)
-      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, capacity)
+      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, slots, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       drafts = no_drafts(self, batch, lm.config.vocab_size)
       nothing_BxM = jnp.full((batch, self.num_drafts), -1, jnp.int32)

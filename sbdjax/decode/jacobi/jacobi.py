@@ -137,16 +137,20 @@ class JacobiBase(Method):
     end_B = state.blocks.drafts_end(self.block_size) + 1
     return Canvas(state.out.length_B, self.columns, end_B)
 
-  def sampler(self, lm: LM, limits: Limits) -> Sampler:
-    columns, scratch = self.columns, self.pool.chains(self.columns).scratch
+  def cache_slots(self, width: int, limits: Limits) -> int:
+    return width + limits.max_tokens + self.pool.chains(self.columns).scratch
 
-    def init(params, prompt_BxP, prompt_len_B, key):
+  def sampler(self, lm: LM, limits: Limits) -> Sampler:
+    columns = self.columns
+
+    def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
       text = width + limits.max_tokens
       # Drafts may stand beyond the limit, and so may those of the next blocks.
       out = base.start(prompt_BxP, prompt_len_B, text + 2 * columns, fill=lm.config.mask_id or 0)
       prompt_BxP, committed_B = out.tokens_BxC[:, :width], out.prompt_len_B - 1
-      cache = prefill(lm, params, prompt_BxP, committed_B, text + scratch)
+      slots = self.cache_slots(width, limits)
+      cache = prefill(lm, params, prompt_BxP, committed_B, slots, kept)
       key_B = base.row_keys(key, batch)
       first, num_pseudo = self.first_drafts(lm), self.max_blocks - 1
       tokens, blocks = first_block(first, self.block_size, key_B, out, num_pseudo)
