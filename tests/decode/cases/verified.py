@@ -44,10 +44,12 @@ CASES = [
   _verified("fused", Fused(), verified.whole_chain, 3, long=True),
   _verified("fan_out", FanOut(), verified.most_probable(0), 4, long=True),
   _verified("fan_out 2", FanOut(2), verified.most_probable(2), 4, long=True, candidates=True),
-  _verified("fan_out", FanOut(), verified.most_probable(0), 3, WARM, candidates=True),
-  _verified("alternating", Alternating(), verified.whole_chain, 3, alternate=True, look=(4, 2, 1)),
-  _verified("fused", Fused(), verified.whole_chain, 5, WARM, look=(2, 3, 1), long=True),
+  _verified("fan_out", FanOut(), verified.most_probable(0), 3, WARM, long=True, candidates=True),
   _verified(
-    "fan_out 2", FanOut(2), verified.most_probable(2), 3, long=True, candidates=True, look=(4, 1, 1)
+    "fan_out", FanOut(), verified.most_probable(0), 3, WARM, candidates=True, look=(4, 2, 1)
   ),
+  _verified(
+    "alternating", Alternating(), verified.whole_chain, 3, long=True, alternate=True, look=(4, 2, 1)
+  ),
+  _verified("fused", Fused(), verified.whole_chain, 5, WARM, long=True, look=(2, 3, 1)),
 ]
