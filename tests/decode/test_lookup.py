@@ -1,5 +1,7 @@
 """Drafts looked up in the text: what is found, and verified SBD with them."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,14 +89,17 @@ def decoded(method, prompt_lengths, max_tokens, right_B):
   sampler = method.sampler(scripted_lm(right_B), base.Limits(max_tokens))
   lengths = np.array(prompt_lengths, np.int32)
   prompts = np.tile(np.arange(lengths.max(), dtype=np.int32) % 11, (len(lengths), 1))
-  run = jax.jit(lambda key: base.decode(sampler, None, prompts, lengths, key).out)
+  run = quick_jit(lambda key: base.decode(sampler, None, prompts, lengths, key).out)
   out = run(jax.random.key(0))
   for row, n in zip(out.tokens_BxC, lengths, strict=True):
     assert row[n : n + max_tokens].tolist() == [p % 11 for p in range(n, n + max_tokens)]
   return out
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+  "schedule",
+  ["fused", *(pytest.param(s, marks=pytest.mark.long) for s in ("alternating", "fan_out"))],
+)
 def test_forwards_and_tokens_are_counted(schedule):
   """k = 4, r = 5: looked up drafts are all accepted, and the masked half's are never better."""
   method = VerifiedSBD(4, SCHEDULES[schedule], lookup=TextLookup(5))
@@ -104,8 +109,17 @@ def test_forwards_and_tokens_are_counted(schedule):
   assert (out.drafted_B, out.accepted_B) == (15, 15)
 
 
-@pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+  "schedule, right",
+  [
+    ("alternating", True),
+    *(
+      pytest.param(name, right, marks=pytest.mark.long)
+      for name, right in itertools.product(SCHEDULES, (True, False))
+      if (name, right) != ("alternating", True)
+    ),
+  ],
+)
 def test_rows_that_find_something_leave_the_others_alone(schedule, right):
   """One row is told 14 tokens of a loop, the other 3: it has nothing to look up for long."""
   run = lambda lookup, *lengths: decoded(
@@ -124,10 +138,10 @@ def test_drafts_of_the_winning_chain_are_shown_on_the_canvas():
   prompts = np.tile(np.arange(14, dtype=np.int32) % 11, (2, 1))
   state = sampler.init(None, prompts, np.array([14, 3]), jax.random.key(0))
   np.testing.assert_array_equal(method.last_drafts(state), np.full((2, 6), -1))
-  shown = []
+  step, shown = quick_jit(sampler.step), []
   for _ in range(2):
     assert method.canvas(state).size == 6
-    state = jax.jit(sampler.step)(None, state)
+    state = step(None, state)
     shown.append(method.last_drafts(state).tolist())
   assert shown[0] == [[3, 4, 5, 6, -1, -1], [-1] * 6]
   assert shown[1] == [[8, 9, 10, 0, -1, -1], [4, 5, -1, -1, -1, -1]]
