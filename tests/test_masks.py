@@ -87,21 +87,23 @@ def cases():
     drafts = masks.Branches(lengths, origins, ends, branches=d, lead=lead, block_size=k)
     expected = [visibility.branches(9, d, columns, *row, lead, k) for row in rows]
     yield f"branches-{d}-{columns}-{lead}-{k}", drafts, d * columns, 9 + d * columns, expected
-  # (committed slots, after, via) of each row, over chains and groups of several sizes
-  for chain, sizes, trees in (
-    (3, (), [(4, [], []), (0, [], [])]),
-    (1, (4,), [(0, [0], [-1]), (6, [0], [-1])]),
-    (
-      3,
-      (1, 1, 4, 4, 2),
-      [(5, [0, 1, 2, 0, 1], [-1, -1, -1, 0, 1]), (6, [1, 2, 0, 0, 2], 5 * [-1])],
-    ),
+  # (committed slots, after, via) of each row, over chains, branches and groups of several sizes
+  bare = [(4, [], []), (0, [], [])]
+  block = [(0, [0], [-1]), (6, [0], [-1])]
+  many = [(5, [0, 1, 2, 0, 1], [-1, -1, -1, 0, 1]), (6, [1, 2, 0, 0, 2], 5 * [-1])]
+  for chain, branch, sizes, trees in (
+    (3, 0, (), bare),
+    (3, 2, (), bare),
+    (1, 0, (4,), block),
+    (1, 3, (4,), block),
+    (3, 0, (1, 1, 4, 4, 2), many),
+    (3, 4, (1, 1, 4, 4, 2), many),
   ):
     committed, after, via = (jnp.array(x, jnp.int32) for x in zip(*trees, strict=True))
-    tree = masks.DraftTree(committed, after, via, chain, sizes)
-    new = chain + sum(sizes)
-    expected = [visibility.draft_tree(6, n, chain, sizes, a, v) for n, a, v in trees]
-    yield f"tree-{chain}-{len(sizes)}", tree, new, 6 + new, expected
+    tree = masks.DraftTree(committed, after, via, chain, sizes, branch)
+    new = chain + branch + sum(sizes)
+    expected = [visibility.draft_tree(6, n, chain, sizes, a, v, branch) for n, a, v in trees]
+    yield f"tree-{chain}-{branch}-{len(sizes)}", tree, new, 6 + new, expected
 
   # [clean text of 13; 9 noisy columns]: (name, rule, what a block sees of an earlier one)
   starts = jnp.array([0, 1, 4])
@@ -159,9 +161,9 @@ def test_tiles_cover_queries_in_order_and_contain_what_they_see(case, size):
       assert not visible_TxS[tile.start : tile.stop, hidden].any()
 
 
-def tree_of(chain, sizes):
+def tree_of(chain, sizes, branch=0):
   groups = jnp.zeros((1, len(sizes)), jnp.int32)
-  return masks.DraftTree(jnp.array([3]), groups, groups - 1, chain, sizes)
+  return masks.DraftTree(jnp.array([3]), groups, groups - 1, chain, sizes, branch)
 
 
 # Rules with tokens of open blocks: (rule, T, how many of them are open).
@@ -172,7 +174,9 @@ OPEN = {
   "block after a finished one": (masks.Cached(jnp.array([3]), jnp.array([0]), 4), 8, 4),
   "chain": (tree_of(5, ()), 5, 0),
   "tree": (tree_of(3, (1, 1, 4, 4)), 13, 8),
+  "tree with a branch": (tree_of(3, (1, 1, 4, 4), 5), 18, 8),
   "second choices alone": (tree_of(3, (1, 1)), 5, 0),
+  "branch alone": (tree_of(3, (), 5), 8, 0),
   "causal": (masks.Causal(), 5, 0),
   "branches": (masks.Branches(*jnp.zeros((3, 1), jnp.int32)), 5, 0),
 }

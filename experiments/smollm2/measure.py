@@ -67,7 +67,7 @@ METHODS: dict[str, dict[str, Any]] = {
   "window + n-gram recycling": {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
-  "prompt look-up": {"name": "sbd_verified", "block_size": 2, "drafting": "none", **_LOOKUP},
+  "prompt look-up": {"name": "sbd_verified", "drafting": "none", **_LOOKUP},
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
   "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},

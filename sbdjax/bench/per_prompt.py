@@ -72,12 +72,13 @@ class PromptDecoder:
   def run(self, method: Method, prompt: Sequence[int], kept: KeptText, key: jax.Array) -> Result:
     """Decodes a prompt whose beginning is kept; `seconds` of the result are those of the loop."""
     params = self._prepared(method, self._params, 1)
-    slots = method.cache_slots(self._width, self._limits)
-    slots = jax.eval_shape(lambda: self._lm.init_cache(1, slots)).capacity
+    needed = method.cache_slots(self._width, self._limits)
+    assert needed is not None  # what this class is for
+    slots = jax.eval_shape(lambda: self._lm.init_cache(1, needed)).capacity
     beginning = kept.beginning([prompt], self._width, slots)
-    assert beginning is not None  # a prompt is longer than what of it is run again
+    more = () if beginning is None else (beginning,)  # the prompt is as short as what is run again
     padded = pad_prompts([prompt], self._width)
-    args = jax.device_put((method, params, self._limits, *padded, key[None], beginning))
+    args = jax.device_put((method, params, self._limits, *padded, key[None], *more))
     init, loop = self._programs.find(args, functools.partial(self._compile, args))
     state = jax.block_until_ready(init(*args))
     start = time.perf_counter()

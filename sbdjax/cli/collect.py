@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 
 from sbdjax import prompts as prompting
@@ -101,11 +100,11 @@ def join(collection: Collection) -> Corpus:
   """All shards as one file, which takes its place whole."""
   corpora = [token_file.read_tokens(collection.shard(i))[0] for i in range(collection.num_shards)]
   documents = [
-    corpus.tokens[start : start + length]
+    corpus.tokens[start : start + length].tolist()
     for corpus in corpora
     for start, length in zip(corpus.starts, corpus.lengths, strict=True)
   ]
-  lengths = np.concatenate([corpus.prompt_lengths for corpus in corpora])
+  lengths = [int(n) for corpus in corpora for n in corpus.prompt_lengths]
   path = collection.workdir / TOKENS
   token_file.write_tokens(path, documents, collection.settings, lengths)
   return token_file.read_tokens(path)[0]

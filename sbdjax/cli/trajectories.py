@@ -113,7 +113,7 @@ def _said(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterato
   """Prompts as the chat template writes them."""
   for document in read_jsonl(assets.resolve(data.path)):
     if document.prompt:
-      yield prompting.encode_turn(model, document.prompt)
+      yield prompting.encode_turn(model, str(document.prompt))
 
 
 def _openings(config: CollectConfig, data: DataConfig, model: Pretrained) -> Iterator[list[int]]:

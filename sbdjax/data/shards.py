@@ -40,17 +40,17 @@ def begin(
     UsageError: it was begun with other settings.
     DataError: it cannot be written.
   """
-  settings = json.loads(json.dumps(dict(settings)))
+  now: dict[str, Any] = json.loads(json.dumps(dict(settings)))
   path = folder / SETTINGS
   if not path.exists():
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    text = json.dumps(now, indent=2, sort_keys=True) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
-    return settings
+    return now
   before = read_settings(folder, what, verb)
-  for name in sorted(before.keys() | settings.keys()):
-    if before.get(name) != settings.get(name):
+  for name in sorted(before.keys() | now.keys()):
+    if before.get(name) != now.get(name):
       raise UsageError(
         f"{folder} holds {what} of {name}={before.get(name)!r}, now it is "
-        f"{settings.get(name)!r}: choose another --workdir"
+        f"{now.get(name)!r}: choose another --workdir"
       )
-  return settings
+  return now

@@ -11,6 +11,7 @@ Where to find what the papers say:
     causal/ar.py            autoregressive decoding (SBD eq. 1)
     causal/sbd.py           Set Block Decoding (SBD, Algorithms 2 and 3)
     causal/verified_sbd.py  SBD drafts, verified by the model's own next-token half
+    causal/lookup.py        prompt look-up: drafts from the text itself, verified with those
     rules.py                reveal rules: EB (SBD eqs. 8, 18), Factor, thresholds, static top-k
     verify.py               exact match, and accept or resample (speculative sampling)
     diffusion/static.py     block diffusion: static and dynamic decoding (FreeDave, Algorithm 1)
@@ -29,7 +30,8 @@ from sbdjax.decode.any_order.ssmd import SSMD
 from sbdjax.decode.any_order.windows import Constant, Cosine, FullWindow, Linear
 from sbdjax.decode.base import Generation, Limits, Sampler, decode
 from sbdjax.decode.causal.ar import AR
-from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused
+from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused, NoDrafting
+from sbdjax.decode.causal.lookup import NoLookup, TextLookup
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.diffusion.blocks import Blocks
@@ -103,6 +105,8 @@ __all__ = [
   "Method",
   "NGrams",
   "NoCache",
+  "NoDrafting",
+  "NoLookup",
   "NoPool",
   "Part",
   "Points",
@@ -115,6 +119,7 @@ __all__ = [
   "Sampler",
   "Static",
   "StaticSteps",
+  "TextLookup",
   "Threshold",
   "TokenSampler",
   "TopK",

@@ -90,6 +90,8 @@ def key_of(settings: Mapping[str, Any]) -> str:
   if not sweep.get("adapter"):  # as in records of before there were any
     sweep.pop("adapter", None)
   decoder = flat_names.modern(settings["decoder"])
+  if decoder.get("lookup") == "none":  # as in records of before there was any
+    del decoder["lookup"]
   return json.dumps({**settings, "sweep": sweep, "decoder": decoder}, sort_keys=True)
 
 

@@ -90,12 +90,13 @@ class Cached:
 
 @pytree.dataclass
 class DraftTree:
-  """Verifying a chain of drafts while drafting after it: [cache | chain | groups of new tokens].
+  """Verifying drafts while drafting after them: [cache | chain | branch | groups of new tokens].
 
-  Chain token j sees the committed slots and chain tokens 0..j. A group is one token or one open
-  block; it sees the committed slots, chain tokens 0..after, at most one group of a single token
-  (`via`), and itself in both directions. Groups do not see each other otherwise. Single tokens come
-  before open blocks.
+  Chain token j sees the committed slots and chain tokens 0..j. The branch is a second chain from
+  chain token 0 on: its token j sees the committed slots, chain token 0 and branch tokens 0..j. A
+  group is one token or one open block; it sees the committed slots, chain tokens 0..after, at most
+  one group of a single token (`via`), and itself in both directions. Nothing else sees anything
+  else. Single tokens come before open blocks.
 
   Attributes:
     length_B: committed slots of each row.
@@ -103,6 +104,7 @@ class DraftTree:
     via_BxG: index among the groups of the single token a group continues, -1 for none.
     chain: number of chain tokens (static).
     sizes: tokens of each group (static).
+    branch: number of branch tokens (static).
   """
 
   length_B: jax.Array
@@ -110,21 +112,32 @@ class DraftTree:
   via_BxG: jax.Array
   chain: int = pytree.static()
   sizes: tuple[int, ...] = pytree.static()
+  branch: int = pytree.static(default=0)
 
   def __post_init__(self) -> None:
     checks.fields(self)
 
   def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     new = num_keys - num_queries  # index of the first new token
+    parts = [self._chain_rows(new)]
+    parts += [self._branch_rows(new)] if self.branch else []
+    parts += [self._group_rows(new)] if self.sizes else []
+    return tuple(jnp.concatenate(rows, axis=1) for rows in zip(*parts, strict=True))
+
+  def _chain_rows(self, new: int) -> Intervals:
     j_C = iota(self.chain)
-    in_chain = rows_of(0, self.length_B[:, None], new, new + 1 + j_C, *(4 * [jnp.zeros_like(j_C)]))
-    if not self.sizes:
-      return in_chain
-    ends = list(itertools.accumulate(self.sizes, initial=new + self.chain))
+    return rows_of(0, self.length_B[:, None], new, new + 1 + j_C, *(4 * [jnp.zeros_like(j_C)]))
+
+  def _branch_rows(self, new: int) -> Intervals:
+    start, j_R = new + self.chain, iota(self.branch)
+    return rows_of(0, self.length_B[:, None], new, new + 1, start, start + 1 + j_R, 0, 0)
+
+  def _group_rows(self, new: int) -> Intervals:
+    ends = list(itertools.accumulate(self.sizes, initial=new + self.chain + self.branch))
     start_G, end_G = jnp.array(ends[:-1], jnp.int32), jnp.array(ends[1:], jnp.int32)
     via_start_BxG = start_G[jnp.maximum(self.via_BxG, 0)]
     group_T = np.repeat(np.arange(len(self.sizes)), self.sizes)
-    in_groups = rows_of(
+    return rows_of(
       0,
       self.length_B[:, None],
       new,
@@ -134,10 +147,9 @@ class DraftTree:
       start_G[group_T],
       end_G[group_T],
     )
-    return tuple(jnp.concatenate([c, g], axis=1) for c, g in zip(in_chain, in_groups, strict=True))
 
   def num_open(self, num_queries: int) -> int:
-    """The tokens of the open blocks. Single tokens are drafts to verify: the clean model's."""
+    """The tokens of the open blocks. All others are drafts to verify: the clean model's."""
     blocks = list(itertools.takewhile(lambda size: size > 1, reversed(self.sizes)))
     if any(size > 1 for size in self.sizes[: len(self.sizes) - len(blocks)]):
       raise UsageError(f"sizes={self.sizes}: single tokens must come before open blocks")

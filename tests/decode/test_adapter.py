@@ -9,6 +9,7 @@ import pytest
 from sbdjax.decode import base
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused
+from sbdjax.decode.causal.lookup import NoLookup, TextLookup
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.tokens import Categorical, Greedy
@@ -42,21 +43,23 @@ def texts(out):
   return [row[:n].tolist() for row, n in zip(out.tokens_BxC, out.length_B, strict=True)]
 
 
+LOOKUP = TextLookup(4, 2, 1)
 CASES = [
-  ("fan_out", 3, True, 0.9),
-  pytest.param("alternating", 4, False, 0.0, marks=pytest.mark.long),
+  ("fan_out", 3, True, 0.9, LOOKUP),
+  pytest.param("alternating", 4, False, 0.0, NoLookup(), marks=pytest.mark.long),
   *(
-    pytest.param(name, 3, candidates, 0.0, marks=pytest.mark.long)
+    pytest.param(name, 3, candidates, 0.0, lookup, marks=pytest.mark.long)
     for name in SCHEDULES
     for candidates in (False, True)
+    for lookup in (NoLookup(), LOOKUP)
   ),
 ]
 
 
-@pytest.mark.parametrize("schedule, k, candidates, temperature", CASES)
-def test_verified_text_is_that_of_the_base(schedule, k, candidates, temperature):
+@pytest.mark.parametrize("schedule, k, candidates, temperature, lookup", CASES)
+def test_verified_text_is_that_of_the_base(schedule, k, candidates, temperature, lookup):
   token = Categorical(temperature) if temperature else Greedy()
-  method = VerifiedSBD(k, SCHEDULES[schedule], candidates, token=token)
+  method = VerifiedSBD(k, SCHEDULES[schedule], candidates, lookup, token=token)
   ours, bare, ar = runner(LM, method), runner(BASE, method), runner(BASE, AR(token))
   accepted = set()
   for seed in range(4):

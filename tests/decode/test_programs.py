@@ -9,6 +9,7 @@ import pytest
 from sbdjax.decode import base
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused
+from sbdjax.decode.causal.lookup import TextLookup
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.jacobi.jacobi import JacobiWindow
@@ -20,6 +21,7 @@ METHODS = (
   VerifiedSBD(4, Alternating()),
   VerifiedSBD(4, Fused()),
   VerifiedSBD(4, FanOut(2), candidates=True),
+  VerifiedSBD(4, Alternating(), lookup=TextLookup()),
   JacobiWindow(4),
 )
 

@@ -109,6 +109,8 @@ def test_flat_names_are_unique_within_a_method(name):
     ({"name": "sbd", "rule": "sbdjax.decode.tokens:Greedy"}, "part of kind 'rule'"),
     ({"name": "sbdjax.decode.rules:Factor"}, "derived from Method"),
     ({"name": "sbd_verified", "verify": "resample"}, "temperature above 0"),
+    ({"name": "sbd_verified", "lookup": "txt"}, "decoder.lookup='txt' .did you mean 'text'"),
+    ({"name": "sbd_verified", "lookup_tokens": "4"}, "decoder.lookup_tokens has no effect"),
   ],
 )
 def test_bad_flags(texts, message):
@@ -191,7 +193,14 @@ OTHER_VALUES = [
     {"name": "sbd_verified", "temperature": "0.5"},
     {
       "drafting": "fused", "points": "2", "candidates": "true", "verify": "resample",
-      "temperature": "0.7", "top_k": "3", "top_p": "0.5",
+      "lookup": "text", "temperature": "0.7", "top_k": "3", "top_p": "0.5",
+    },
+  ),
+  (
+    {"name": "sbd_verified", "drafting": "alternating", "lookup": "text"},
+    {
+      "drafting": "fused", "candidates": "true", "lookup": "none", "lookup_tokens": "2",
+      "longest_match": "4", "shortest_match": "1", "temperature": "0.7",
     },
   ),
   (
@@ -268,8 +277,8 @@ def program(decoding):
 @pytest.mark.long
 @pytest.mark.parametrize("texts, others", OTHER_VALUES, ids=lambda x: x.get("name", ""))
 def test_every_setting_changes_the_program(texts, others):
-  # Recycled drafts have one verify rule, masked diffusion one kind of attention.
-  fixed = {"max_tokens", "name"} | ({"verify"} if "pool" in texts else set())
+  # Recycled and looked up drafts have one verify rule, masked diffusion one kind of attention.
+  fixed = {"max_tokens", "name"} | ({"verify"} if texts.keys() & {"pool", "lookup"} else set())
   fixed |= {"attention"} if texts.get("name") == "mdm" else set()
   texts = {"max_tokens": "6", **texts}
   if "block_size" in of_flags(texts).flat():

@@ -7,49 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sbdjax import cache as kv_cache
 from sbdjax.data import assets, files
 from sbdjax.decode import base
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused
+from sbdjax.decode.causal.lookup import TextLookup
 from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.generate import Decoder
 from sbdjax.decode.tokens import Categorical, Greedy, token_sampler
 from sbdjax.decode.verify import Resample
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import load_pretrained
-from sbdjax.lm import LM, make_lm, suppress
+from sbdjax.lm import make_lm
 from tests import models
 from tests.decode.cases.case import CONFIG
+from tests.decode.scripted import scripted_lm
 from tests.reference import network, statistics, visibility
 
 SCHEDULES = {"alternating": Alternating(), "fused": Fused(), "fan_out": FanOut()}
-
-
-def scripted_lm(right_B):
-  """A model of which every position p says token p % 11, the masked half only in rows `right`.
-
-  In the other rows the masked half says something else, so that no draft is ever accepted.
-  """
-
-  def apply(params, tokens_BxT, *, positions_BxT, mask, cache=None, slots_BxT=None, write=True):
-    del params, mask, slots_BxT
-    is_mask = tokens_BxT == CONFIG.mask_id
-    # A clean token speaks for the next position, a mask for its own.
-    spoken = (positions_BxT + jnp.where(is_mask, 0, 1)) % 11
-    wrong = is_mask & ~jnp.asarray(right_B)[:, None]
-    hidden = jnp.where(wrong, (spoken + 5) % 11, spoken)[..., None]
-    return hidden, models.stored(cache, tokens_BxT, write)
-
-  def logits(params, hidden):
-    del params
-    said = 10.0 * jax.nn.one_hot(hidden[..., 0], CONFIG.vocab_size)
-    return suppress(said, CONFIG.mask_id)
-
-  def init_cache(batch, capacity):
-    return kv_cache.init(1, batch, capacity, 1, 2, "float32")
-
-  return LM(CONFIG, lambda key: None, apply, logits, init_cache)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +180,8 @@ def test_settings_are_checked():
     VerifiedSBD(4).sampler(make_lm(models.config()), base.Limits(4))
   with pytest.raises(UsageError, match="candidates need"):
     VerifiedSBD(4, candidates=True, verify=Resample(), token=Categorical())
+  with pytest.raises(UsageError, match="lookup needs the verify rule exact_match"):
+    VerifiedSBD(4, lookup=TextLookup(), verify=Resample(), token=Categorical())
   with pytest.raises(UsageError, match="set a temperature above 0"):
     VerifiedSBD(4, verify=Resample(), token=Greedy())
   with pytest.raises(UsageError, match="points=-1"):

@@ -15,6 +15,12 @@ def whole_chain(drafts, candidates):
   return [(len(drafts), False)]
 
 
+def nowhere(drafts, candidates):
+  """Never draft."""
+  del drafts, candidates
+  return []
+
+
 def most_probable(number):
   """Draft after the `number` likeliest outcomes of the verification (0: all of them)."""
 
@@ -33,7 +39,19 @@ def most_probable(number):
   return points
 
 
-def reference(choose, k, points, finished, mask, candidates=False, alternate=False):
+def looked_up(text, r, longest, shortest):
+  """r drafts: what followed the last n tokens where they stood last, for the largest n there is."""
+  for n in range(longest, shortest - 1, -1):
+    for start in range(len(text) - n - 1, -1, -1):
+      if text[start : start + n] == text[len(text) - n :]:
+        after = text[start + n :]
+        return [after[j % len(after)] for j in range(r)]
+  return []
+
+
+def reference(
+  choose, k, points, finished, mask, candidates=False, alternate=False, lookup=lambda text: []
+):
   """(logits_fn, prompt, limit, key) -> (generated tokens, nfe, reveal steps)."""
 
   def run(logits_fn, prompt, limit, key):
@@ -42,6 +60,15 @@ def reference(choose, k, points, finished, mask, candidates=False, alternate=Fal
     def target(text):
       logits = logits_fn(text, visibility.causal(len(text)))[-1]
       return int(choose(jax.random.fold_in(key, len(text)), logits))
+
+    def verified_text(text, tokens):
+      """The tokens that agree with the target, and one of its own."""
+      new = []
+      for token in tokens:
+        new.append(target(text + new))
+        if token != new[-1]:
+          return new
+      return [*new, target(text + new)]
 
     def draft(text):
       """Drafts of the k - 1 places after the one that follows `text`."""
@@ -55,16 +82,15 @@ def reference(choose, k, points, finished, mask, candidates=False, alternate=Fal
         yield first, second, network.softmax(row)[[first, second]]
 
     for nfe in itertools.count():
-      tokens = [token for token, _, _ in drafts]
-      wanted = [target(x + tokens[:j]) for j in range(len(drafts) + 1)]
-      n = 0
-      while n < len(drafts) and tokens[n] == wanted[n]:
-        n += 1
-      new = tokens[:n] + [wanted[n]]
+      new = verified_text(x, [token for token, _, _ in drafts])
+      n = len(new) - 1
       point = (n, False)
-      if candidates and n < len(drafts) and drafts[n][1] == wanted[n]:
+      if candidates and n < len(drafts) and drafts[n][1] == new[n]:
         new.append(target(x + new))
         point = (n + 1, True)
+      other = verified_text(x, lookup(x))
+      if len(other) > len(new):
+        new, point = other, None
       verified = new[:-1]
       drafted = not (alternate and drafts) and point in points(drafts, candidates)
       drafts = list(draft(x + verified)) if drafted else []

@@ -81,3 +81,12 @@ def test_bad_entries_of_the_grid(overrides, message):
   base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd"}, "data": {}}
   with pytest.raises(UsageError, match=message):
     sweep.make_point(base, overrides)
+
+
+def test_records_of_before_there_was_a_lookup_count():
+  base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd_verified"}}
+  old = sweep.make_point(base, {}).settings(1)
+  assert old["decoder"].pop("lookup") == "none"
+  assert sweep.key_of(old) == sweep.key_of(sweep.make_point(base, {}).settings(1))
+  found = sweep.make_point(base, {"decoder.lookup": "text"}).settings(1)
+  assert sweep.key_of(old) != sweep.key_of(found)

@@ -86,9 +86,9 @@ def _decoding():
   expected = [visibility.branches(150, 2, 6, *row, 1, None) for row in rows]
   yield "branches", drafts, 12, 150, expected
   trees = ((7, (0, 1, 2, 0), (-1, -1, -1, 0)), (150, (1, 2, 0, 1), (-1, -1, -1, -1)))
-  tree = masks.DraftTree(*(jnp.array(x) for x in zip(*trees, strict=True)), 3, (1, 1, 4, 2))
-  expected = [visibility.draft_tree(150, n, 3, (1, 1, 4, 2), a, v) for n, a, v in trees]
-  yield "draft_tree", tree, 11, 150, expected
+  tree = masks.DraftTree(*(jnp.array(x) for x in zip(*trees, strict=True)), 3, (1, 1, 4, 2), 4)
+  expected = [visibility.draft_tree(150, n, 3, (1, 1, 4, 2), a, v, 4) for n, a, v in trees]
+  yield "draft_tree", tree, 15, 150, expected
   docs, runs = _documents(HALF)
   halves = [visibility.sbd_train(HALF, 5, r) for r in runs]
   clean, masked = masks.SBDTrain(5, docs).halves()

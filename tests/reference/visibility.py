@@ -100,23 +100,25 @@ def cached(slots, new, committed, first, num_causal):
   return matrix(new, slots + new, sees)
 
 
-def draft_tree(slots, committed, chain, sizes, after, via):
-  """[cache slots | chain | groups]: a group sees the chain up to `after`, its `via`, itself."""
-  group_of = [g for g, size in enumerate(sizes) for _ in range(size)]
-  new = chain + len(group_of)
+def draft_tree(slots, committed, chain, sizes, after, via, branch=0):
+  """[cache slots | chain | branch | groups]: a group sees the chain up to `after`, its `via`, itself;
+  the branch sees the chain's first token and itself up to the query."""
+  names = [("chain", j) for j in range(chain)] + [("branch", j) for j in range(branch)]
+  names += [("group", g) for g, size in enumerate(sizes) for _ in range(size)]
 
   def sees(q, s):
     if s < slots:
       return s < committed
-    j = s - slots
-    if q < chain:
-      return j <= q
-    mine = group_of[q - chain]
-    if j < chain:
-      return j <= after[mine]
-    return group_of[j - chain] in (mine, via[mine])
+    (what, mine), (seen, other) = names[q], names[s - slots]
+    if what == "chain":
+      return seen == "chain" and other <= mine
+    if what == "branch":
+      return other == 0 if seen == "chain" else seen == "branch" and other <= mine
+    if seen == "chain":
+      return other <= after[mine]
+    return seen == "group" and other in (mine, via[mine])
 
-  return matrix(new, slots + new, sees)
+  return matrix(len(names), slots + len(names), sees)
 
 
 def branches(slots, d, columns, committed, origin, end, lead, block_size):

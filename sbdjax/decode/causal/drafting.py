@@ -55,11 +55,13 @@ class Drafting(Part):
   """Base of draft schedules: when and where a forward drafts.
 
   Attributes:
+    drafts: there are blocks of masks at all.
     alternates: verify in one forward and draft in the next.
     needs_log_probs: the points depend on the probabilities of the drafts.
   """
 
   kind: ClassVar[str] = "drafting"
+  drafts: ClassVar[bool] = True
   alternates: ClassVar[bool] = False
   needs_log_probs: ClassVar[bool] = False
 
@@ -71,6 +73,13 @@ class Drafting(Part):
       candidates: it verifies the second choices too.
     """
     raise NotImplementedError
+
+
+@pytree.dataclass
+class NoDrafting(Drafting):
+  """No masks: only what a `lookup` finds is verified, by any next-token model (prompt look-up)."""
+
+  drafts: ClassVar[bool] = False
 
 
 @pytree.dataclass

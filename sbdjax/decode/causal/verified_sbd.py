@@ -16,10 +16,18 @@ Which points a forward drafts after is the schedule, see `drafting`.
 With `candidates`, the second choice of each draft is verified as well, as a branch of one token
 (and may be a point to draft after): if draft j is rejected and its second choice is what the
 target wants, that token's own successor is known in the same forward. This needs common noise.
+
+With a `lookup`, drafts that were found in the row's own text are verified too, as a second chain
+after c, the *branch*: [c d_1..d_m | g_1..g_r | second choices | blocks]. What is accepted of either
+is a prefix of AR's text, so the longer one counts; this needs common noise as well. No block stands
+after the branch: where it wins, the next forward has no drafts of the masked half. A forward in
+which no row found anything is one without the branch.
 """
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -30,13 +38,23 @@ from sbdjax import pytree
 from sbdjax.cache import Entries
 from sbdjax.decode import base
 from sbdjax.decode.base import Generation, Limits, Sampler
+from sbdjax.decode.causal.acceptance import (
+  Verified,
+  accepted_tokens,
+  ended_at,
+  longer,
+  of_chain,
+  shown,
+  slots,
+)
 from sbdjax.decode.causal.ar import prefill
 from sbdjax.decode.causal.drafting import AcceptancePoints, Drafting, Drafts, FanOut
+from sbdjax.decode.causal.lookup import Found, Lookup, NoLookup
 from sbdjax.decode.causal.sbd import mask_token
-from sbdjax.decode.causal.verified_forward import Forwarded, VerifiedState, forward
+from sbdjax.decode.causal.verified_forward import Forwarded, Tree, VerifiedState, forward
 from sbdjax.decode.method import Canvas, Method
 from sbdjax.decode.tokens import Greedy, TokenSampler
-from sbdjax.decode.verify import ExactMatch, Verdict, VerifyRule, draft_key
+from sbdjax.decode.verify import ExactMatch, VerifyRule, draft_key
 from sbdjax.lm import LM
 
 
@@ -46,19 +64,23 @@ class VerifiedSBD(Method):
 
   Attributes:
     block_size: k, masks of a block, which give k - 1 drafts.
-    drafting: what each forward drafts: `Alternating()`, `Fused()` or `FanOut(points)`.
+    drafting: what each forward drafts: `Alternating()`, `Fused()`, `FanOut(points)` or, to verify
+      nothing but what is looked up, `NoDrafting()`.
     candidates: verify the second choice of every draft too.
+    lookup: what looks up drafts in the text, to verify beside the others: `NoLookup()`, or
+      `TextLookup()`.
     verify: how drafts are accepted.
     token: takes tokens from logits, drafts as well as (under `ExactMatch`) final ones.
 
   Raises:
-    UsageError: block_size < 2, candidates without common noise, or a token choice that the verify
-      rule does not work with.
+    UsageError: block_size < 2, candidates or a lookup without common noise, a token choice that
+      the verify rule does not work with, or nothing to verify.
   """
 
   block_size: int = pytree.static(default=16)
   drafting: Drafting = FanOut()
   candidates: bool = pytree.static(default=False)
+  lookup: Lookup = NoLookup()
   verify: VerifyRule = ExactMatch()
   token: TokenSampler = Greedy()
 
@@ -72,51 +94,98 @@ class VerifiedSBD(Method):
       self.verify.common_noise or not self.candidates,
       "candidates need the verify rule exact_match: second choices are no draws",
     )
+    pytree.check(
+      self.verify.common_noise or not self.lookup.width,
+      "lookup needs the verify rule exact_match: what is found in a text is no draw",
+    )
+    pytree.check(
+      self.drafting.drafts or (self.lookup.width > 0 and not self.candidates),
+      "drafting=none verifies only what is looked up: set lookup=text, and no candidates",
+    )
+
+  def idle(self) -> tuple[str, ...]:
+    return () if self.drafting.drafts else ("block_size",)
 
   @property
   def num_drafts(self) -> int:
     """Drafts of a block: its first mask stands where the verification chooses."""
-    return self.block_size - 1
+    return self.block_size - 1 if self.drafting.drafts else 0
+
+  @property
+  def most_drafts(self) -> int:
+    """Drafts of the longest chain that a forward verifies."""
+    return max(self.num_drafts, self.lookup.width)
 
   def canvas(self, state: VerifiedState) -> Canvas:
     # As many tokens as one forward may add.
-    return Canvas(state.out.length_B, self.block_size + 1)
+    return Canvas(state.out.length_B, self.most_drafts + 2)
 
   def last_drafts(self, state: VerifiedState) -> jax.Array:
     return jnp.pad(state.last_drafts_BxM, ((0, 0), (0, 2)), constant_values=-1)
 
   def cache_slots(self, width: int, limits: Limits) -> int:
     # Scratch at the end: a chain that reaches beyond the limit.
-    return width + limits.max_tokens + self.block_size
+    return width + limits.max_tokens + self.most_drafts + 1
 
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
     k = self.block_size
-    mask_id = mask_token(lm)
+    mask_id = mask_token(lm) if self.drafting.drafts else 0
 
     def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
-      slots = self.cache_slots(width, limits)
+      capacity = self.cache_slots(width, limits)
       out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill=mask_id)
-      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, slots, kept)
+      cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, capacity, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       drafts = no_drafts(self, batch, lm.config.vocab_size)
-      nothing_BxM = jnp.full((batch, self.num_drafts), -1, jnp.int32)
+      nothing_BxM = jnp.full((batch, self.most_drafts), -1, jnp.int32)
       return VerifiedState(out, cache, base.row_keys(key, batch), drafts, nothing_BxM)
 
-    def verify_and_draft(params: Any, state: VerifiedState) -> Advanced:
-      points = self.drafting(state.drafts, self.candidates)
-      return advance(self, lm, limits, params, state, k, points)
+    def advance_over(
+      params: Any,
+      state: VerifiedState,
+      num_chain: int,
+      found: Found | None,
+      points: AcceptancePoints | None,
+    ) -> Advanced:
+      num_seconds = num_chain - 1 if self.candidates else 0
+      tree = Tree(num_chain, found, num_seconds, points)
+      return advance(self, lm, limits, params, state, tree)
 
-    def verify_or_draft(params: Any, state: VerifiedState) -> Advanced:
-      # Rows verify and draft at the same time: all of them start with a draft.
+    def verify_and_draft(params: Any, state: VerifiedState, found: Found | None) -> Advanced:
       points = self.drafting(state.drafts, self.candidates)
+      return advance_over(params, state, k, found, points)
+
+    def verify_or_draft(params: Any, state: VerifiedState, found: Found | None) -> Advanced:
+      points = self.drafting(state.drafts, self.candidates)
+      has_drafts_B, open_B = state.drafts.count_B > 0, ~state.out.done_B
+      draft = partial(advance_over, params, state, 1, found, points)
+      verify = partial(advance_over, params, state, k, found, None)
+      some = jnp.any(has_drafts_B & open_B)
+      if not self.lookup.width or open_B.shape[0] == 1:
+        # Rows verify and draft at the same time: all of them start with a draft.
+        return jax.lax.cond(some, verify, draft)
+      # After a branch that wins a row drafts, as it would alone, while others may verify.
+      lacking = points._replace(valid=points.valid & ~has_drafts_B[:, None])
+      both = partial(advance_over, params, state, k, found, lacking)
+      others = jnp.any(~has_drafts_B & open_B)
+      return jax.lax.cond(some, lambda: jax.lax.cond(others, both, verify), draft)
+
+    def verify_branch(params: Any, state: VerifiedState, found: Found | None) -> Advanced:
+      return advance_over(params, state, 1, found, None)
+
+    over_drafts = verify_or_draft if self.drafting.alternates else verify_and_draft
+    over_drafts = over_drafts if self.drafting.drafts else verify_branch
+
+    def forward_once(params: Any, state: VerifiedState) -> Advanced:
+      if not self.lookup.width:
+        return over_drafts(params, state, None)
+      found = self.lookup(state.out.tokens_BxC, state.out.length_B)
       return jax.lax.cond(
-        jnp.any((state.drafts.count_B > 0) & ~state.out.done_B),
-        lambda: advance(self, lm, limits, params, state, k, None),
-        lambda: advance(self, lm, limits, params, state, 1, points),
+        jnp.any((found.count_B > 0) & ~state.out.done_B),
+        lambda: over_drafts(params, state, found),
+        lambda: over_drafts(params, state, None),
       )
-
-    forward_once = verify_or_draft if self.drafting.alternates else verify_and_draft
 
     def step(params: Any, state: VerifiedState) -> VerifiedState:
       found, done_B = forward_once(params, state), state.out.done_B
@@ -163,114 +232,117 @@ class Advanced(NamedTuple):
 
 
 def advance(
-  method: VerifiedSBD,
-  lm: LM,
-  limits: Limits,
-  params: Any,
-  state: VerifiedState,
-  num_chain: int,
-  points: AcceptancePoints | None,
+  method: VerifiedSBD, lm: LM, limits: Limits, params: Any, state: VerifiedState, tree: Tree
 ) -> Advanced:
-  """One forward: verifies the chain, appends what is accepted, and takes the drafts after it.
-
-  Args:
-    num_chain: tokens of the chain, c included; 1: nothing is verified.
-    points: where it drafts; None: nowhere.
-  """
-  out, drafts, k, m = state.out, state.drafts, method.block_size, num_chain - 1
-  num_seconds = m if method.candidates else 0
-  forwarded = forward(lm, params, state, num_chain, num_seconds, k, points)
-  chain_logits, block_logits = predict(lm, params, forwarded)
+  """One forward: verifies drafts, appends what is accepted, and takes the drafts after it."""
+  out, drafts, k, m = state.out, state.drafts, method.block_size, tree.num_chain - 1
+  forwarded = forward(lm, params, state, tree, k)
+  logits = predict(lm, params, forwarded)
   # Row j of the target: the token at position length + j.
-  keys_BxT = base.position_keys(state.key_B, out.length_B[:, None] + jnp.arange(num_chain + 1))
-  verified_B = jnp.minimum(drafts.count_B, m)
-  verdict = method.verify(
-    method.token,
-    keys_BxT[:, :-1],
-    drafts.token_BxM[:, :m],
-    verified_B,
-    None if drafts.logits_BxMxV is None else drafts.logits_BxMxV[:, :m],
-    chain_logits,
+  width = max(tree.num_chain, tree.num_branch + 1) + 1
+  keys_BxT = base.position_keys(state.key_B, out.length_B[:, None] + jnp.arange(width))
+  verify = partial(verified, method, keys_BxT)
+  drawn_from = None if drafts.logits_BxMxV is None else drafts.logits_BxMxV[:, :m]
+  chain = verify(
+    drafts.token_BxM[:, :m], jnp.minimum(drafts.count_B, m), drawn_from, logits.chain_BxTxV
   )
-  n_B = verdict.n_accepted_B
-  bonus_B, bonus_token_B = jnp.zeros_like(n_B, bool), jnp.zeros_like(n_B)
-  if num_seconds:
-    bonus_B, bonus_token_B = take_second(method, lm, params, drafts, forwarded, verdict, keys_BxT)
-  added_B = n_B + 1 + bonus_B
-  blocks_B = 0 if points is None else jnp.sum(points.valid, axis=1)
+  bonus_B = jnp.zeros_like(out.done_B)
+  bonus_token_B = jnp.zeros_like(chain.token_B)
+  if tree.num_seconds:
+    bonus_B, bonus_token_B = take_second(method, lm, params, drafts, forwarded, chain, keys_BxT)
+  winner, accepted = chain, of_chain(chain, bonus_B)
+  looked_up_B: jax.Array | int = 0
+  if tree.found is not None:
+    branch = verify(tree.found.token_BxR, tree.found.count_B, None, logits.branch_BxRxV)
+    (winner, accepted), looked_up_B = longer(chain, bonus_B, branch), branch.count_B
+  blocks_B = 0 if tree.points is None else jnp.sum(tree.points.valid, axis=1)
   new_out = base.append(
     out,
-    accepted_tokens(drafts.token_BxM[:, :m], verdict, bonus_token_B),
-    added_B,
+    accepted_tokens(winner, bonus_token_B),
+    accepted.added_B,
     limits,
-    width=1 + verified_B * (1 + method.candidates) + k * blocks_B,
+    width=1 + chain.count_B * (1 + method.candidates) + looked_up_B + k * blocks_B,
   )
-  new_out = new_out.replace(drafted_B=out.drafted_B + verified_B, accepted_B=out.accepted_B + n_B)
-  new_drafts = drafts.replace(count_B=jnp.zeros_like(n_B))
-  if points is not None:
-    found_B, which_B = ended_at(points, n_B, bonus_B)
+  new_out = new_out.replace(
+    drafted_B=out.drafted_B + chain.count_B + looked_up_B,
+    accepted_B=out.accepted_B + accepted.drafts_B,
+  )
+  new_drafts = drafts.replace(count_B=jnp.zeros_like(drafts.count_B))
+  if tree.points is not None:
+    ended_B, which_B = ended_at(tree.points, accepted)
+    block_logits = logits.block_BxMxV
     if block_logits is None:
-      rows_B = jnp.arange(n_B.shape[0])
+      rows_B = jnp.arange(which_B.shape[0])
       block_logits = lm.logits(params, forwarded.blocks_BxPxkxD[rows_B, which_B, 1:])
-    first_B = out.length_B + added_B
+    first_B = out.length_B + accepted.added_B
     new_drafts = draft(
       method,
       state.key_B,
       block_logits,
       first_B[:, None] + jnp.arange(method.num_drafts),
-      jnp.where(found_B, method.num_drafts, 0),
+      jnp.where(ended_B, method.num_drafts, 0),
     )
-  was_verified_BxM = jnp.arange(method.num_drafts) < verified_B[:, None]
+  stored = stored_by(method)
   return Advanced(
     out=new_out,
     drafts=new_drafts,
-    last_drafts_BxM=jnp.where(was_verified_BxM, drafts.token_BxM, -1),
-    entries=forwarded.entries.first(stored_by(method)),
-    slots_BxT=slots(method, state, num_chain, num_seconds, n_B, bonus_B),
-    added_B=added_B,
+    last_drafts_BxM=shown(winner, method.most_drafts),
+    entries=forwarded.entries.first(stored),
+    slots_BxT=slots(accepted, out.length_B, tree.clean, stored, state.cache.capacity),
+    added_B=accepted.added_B,
   )
 
 
-def predict(lm: LM, params: Any, forwarded: Forwarded) -> tuple[jax.Array, jax.Array | None]:
-  """Logits [B, T, V] of the chain, and [B, k - 1, V] of the block where there is only one.
+class Predicted(NamedTuple):
+  """Logits after one forward.
 
-  A product with the head costs its reading, so one serves both. Of several blocks a row takes one,
-  and which one the chain's logits say first.
+  Attributes:
+    chain_BxTxV: of the tokens after c and after each draft.
+    branch_BxRxV: of those after c and after each draft of the branch, where there is one.
+    block_BxMxV: of the drafts of a block, k - 1; None unless there is just one block.
   """
-  num_chain = forwarded.chain_BxTxD.shape[1]
-  if forwarded.blocks_BxPxkxD.shape[1] != 1:
-    return lm.logits(params, forwarded.chain_BxTxD), None
-  hidden = jnp.concatenate([forwarded.chain_BxTxD, forwarded.blocks_BxPxkxD[:, 0, 1:]], axis=1)
-  logits = lm.logits(params, hidden)
-  return logits[:, :num_chain], logits[:, num_chain:]
+
+  chain_BxTxV: jax.Array
+  branch_BxRxV: jax.Array
+  block_BxMxV: jax.Array | None
+
+
+def predict(lm: LM, params: Any, forwarded: Forwarded) -> Predicted:
+  """A product with the head costs its reading, so one serves chain, branch and block.
+
+  Of several blocks a row takes one, and which one the chain's logits say first.
+  """
+  parts = [forwarded.chain_BxTxD, forwarded.branch_BxRxD]
+  one_block = forwarded.blocks_BxPxkxD.shape[1] == 1
+  if one_block:
+    parts.append(forwarded.blocks_BxPxkxD[:, 0, 1:])
+  ends = list(itertools.accumulate(part.shape[1] for part in parts))
+  logits = lm.logits(params, jnp.concatenate(parts, axis=1))
+  chain, branch, block = jnp.split(logits, ends[:2], axis=1)
+  branch = jnp.concatenate([chain[:, :1], branch], axis=1)
+  return Predicted(chain, branch, block if one_block else None)
+
+
+def verified(
+  method: VerifiedSBD,
+  keys_BxT: jax.Array,
+  draft_BxM: jax.Array,
+  count_B: jax.Array,
+  draft_logits_BxMxV: jax.Array | None,
+  target_logits_BxM1xV: jax.Array,
+) -> Verified:
+  """Drafts after c, verified with the noise of their positions."""
+  keys_BxM1 = keys_BxT[:, : target_logits_BxM1xV.shape[1]]
+  verdict = method.verify(
+    method.token, keys_BxM1, draft_BxM, count_B, draft_logits_BxMxV, target_logits_BxM1xV
+  )
+  return Verified(draft_BxM, count_B, verdict.n_accepted_B, verdict.token_B)
 
 
 def stored_by(method: VerifiedSBD) -> int:
-  """Tokens of a forward that may enter the cache: a chain, and the second choices."""
-  return method.block_size + (method.num_drafts if method.candidates else 0)
-
-
-def slots(
-  method: VerifiedSBD,
-  state: VerifiedState,
-  num_chain: int,
-  num_seconds: int,
-  n_accepted_B: jax.Array,
-  bonus_B: jax.Array,
-) -> jax.Array:
-  """int32 [B, `stored_by`]: every token of the text has the slot of its position.
-
-  A second choice that was taken has that of the draft it stands for; the others and the drafts
-  after the text's end have none, nor has what fills the entries up.
-  """
-  last_Bx1, nowhere = state.out.length_B[:, None] - 1, state.cache.capacity
-  j_T, j_S = jnp.arange(num_chain), jnp.arange(num_seconds)
-  chain_BxT = jnp.where(j_T <= n_accepted_B[:, None], last_Bx1 + j_T, nowhere)
-  taken_BxS = bonus_B[:, None] & (j_S == n_accepted_B[:, None])
-  seconds_BxS = jnp.where(taken_BxS, last_Bx1 + 1 + j_S, nowhere)
-  found = jnp.concatenate([chain_BxT, seconds_BxS], axis=1)
-  more = stored_by(method) - found.shape[1]
-  return jnp.pad(found, ((0, 0), (0, more)), constant_values=nowhere)
+  """Tokens of a forward that may enter the cache: chain, branch and second choices."""
+  seconds = method.num_drafts if method.candidates else 0
+  return 1 + method.num_drafts + method.lookup.width + seconds
 
 
 def take_second(
@@ -279,7 +351,7 @@ def take_second(
   params: Any,
   drafts: Drafts,
   forwarded: Forwarded,
-  verdict: Verdict,
+  chain: Verified,
   keys_BxT: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
   """Where a rejected draft's second choice is the token in its place, one more token is known.
@@ -289,30 +361,12 @@ def take_second(
     token_B: int32, the token after the second choice.
   """
   assert drafts.second_BxM is not None
-  n_B = verdict.n_accepted_B
+  n_B = chain.n_accepted_B
   rows_B = jnp.arange(n_B.shape[0])
   at_B = jnp.minimum(n_B, forwarded.seconds_BxSxD.shape[1] - 1)
-  bonus_B = (n_B < drafts.count_B) & (drafts.second_BxM[rows_B, at_B] == verdict.token_B)
+  bonus_B = (n_B < drafts.count_B) & (drafts.second_BxM[rows_B, at_B] == chain.token_B)
   logits_BxV = lm.logits(params, forwarded.seconds_BxSxD[rows_B, at_B])
   return bonus_B, jax.vmap(method.token)(keys_BxT[rows_B, n_B + 1], logits_BxV)
-
-
-def accepted_tokens(draft_BxM: jax.Array, verdict: Verdict, bonus_token_B: jax.Array) -> jax.Array:
-  """int32 [B, M + 2]: the accepted drafts, the token after them, and the bonus token."""
-  n_Bx1 = verdict.n_accepted_B[:, None]
-  draft_BxT = jnp.pad(draft_BxM, ((0, 0), (0, 2)))
-  index_T = jnp.arange(draft_BxT.shape[1])
-  token_BxT = jnp.where(index_T < n_Bx1, draft_BxT, verdict.token_B[:, None])
-  return jnp.where(index_T > n_Bx1, bonus_token_B[:, None], token_BxT)
-
-
-def ended_at(
-  points: AcceptancePoints, n_accepted_B: jax.Array, bonus_B: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """Whether a block stands after the point where a row ended up, bool [B], and which, int32 [B]."""
-  found_BxP = points.valid & (points.after == (n_accepted_B + bonus_B)[:, None])
-  found_BxP &= points.via_second == bonus_B[:, None]
-  return jnp.any(found_BxP, axis=1), jnp.argmax(found_BxP, axis=1)
 
 
 def draft(
