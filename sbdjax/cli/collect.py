@@ -104,7 +104,8 @@ def join(collection: Collection) -> Corpus:
     for corpus in corpora
     for start, length in zip(corpus.starts, corpus.lengths, strict=True)
   ]
-  lengths = [int(n) for corpus in corpora for n in corpus.prompt_lengths]
+  given = [corpus.prompt_lengths for corpus in corpora if corpus.prompt_lengths is not None]
+  lengths = [int(n) for of_shard in given for n in of_shard]
   path = collection.workdir / TOKENS
   token_file.write_tokens(path, documents, collection.settings, lengths)
   return token_file.read_tokens(path)[0]
