@@ -123,6 +123,32 @@ def read_jsonl(path: pathlib.Path) -> list[Document]:
   return documents
 
 
+def read_prompts(path: pathlib.Path) -> list[str]:
+  """The lines of a text; of a .jsonl file what each line's object has as `prompt`.
+
+  Empty lines are left out.
+
+  Raises:
+    DataError: it cannot be read or is empty, or a line of a .jsonl file has no such text.
+  """
+  text = read_text(path)
+  if ".jsonl" not in path.suffixes:
+    return [line for line in text.splitlines() if line.strip()]
+  lines = enumerate(text.split("\n"), 1)
+  return [_prompt(path, number, line) for number, line in lines if line.strip()]
+
+
+def _prompt(path: pathlib.Path, number: int, line: str) -> str:
+  try:
+    record = json.loads(line)
+  except ValueError:
+    record = None
+  prompt = record.get("prompt") if isinstance(record, dict) else None
+  if not isinstance(prompt, str):
+    raise DataError(f'{path} line {number}: give an object with a text, like {{"prompt": "Once"}}')
+  return prompt
+
+
 def write_atomically(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:
   """Lets `write` fill a new file that takes the place of `path` only when complete.
 
