@@ -4,8 +4,9 @@ All candidates give the text of autoregressive (AR) decoding in fewer, wider for
 depends on model and prompts, what a wider forward costs on the device. Both are measured:
 
 1. Cached forwards of `WIDTHS` tokens take turns, which gives the cost of each relative to one token.
-2. Every candidate decodes a few prompts; its tokens per forward / the cost of its mean width is what
-   to expect of it, in units of AR. Those that lose even if every draft is right are left out.
+2. Candidates decode a few prompts; tokens per forward / the cost of their width is the speed to
+   expect, in units of AR. Each takes seconds to compile, so `search` tries those first that may be
+   fastest, and leaves out those that cannot be.
 3. The best of them and AR decode all prompts in turns. What was expected decides nothing more: the
    one with the largest median ratio of a turn wins, AR where none is above 1.
 """
@@ -33,26 +34,39 @@ from sbdjax.lm import LM
 
 Settings = Mapping[str, Any]
 
-# Of the forwards that are timed. The widest candidate has forwards of 39 tokens.
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+# Of the forwards that are timed, up to those of the widest candidate.
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 72, 135)
 # Seconds of a measurement of forwards, of which one may take less than a clock can tell.
 _LASTING = 0.05
 
-PLAIN: Settings = {"name": "ar"}
-
 
 class Candidate(NamedTuple):
-  """A setting to try.
+  """A setting to try. Its forwards go in rounds, of which each verifies one chain.
 
   Attributes:
     settings: its flat names; what is left out has its default.
-    width: query tokens of a forward, on average if every draft is right.
-    most: tokens per forward then.
+    width: tokens that a forward runs, the mean of a round. Shapes are fixed: it runs those of chains
+      and blocks that it has no use for as well, which `Result.query_tokens` does not count.
+    chain: tokens that a verification adds if every draft is right.
+    forwards: of a round; the others add one token each.
   """
 
   settings: Settings
   width: float
-  most: float
+  chain: int
+  forwards: int = 1
+
+  @property
+  def family(self) -> str:
+    """Candidates of one family propose the same drafts, if more or fewer of them."""
+    return self.settings["name"]
+
+  def most(self, cap: float = np.inf) -> float:
+    """Tokens per forward, where a verification adds at most `cap`."""
+    return (min(self.chain, cap) + self.forwards - 1) / self.forwards
+
+
+PLAIN = Candidate({"name": "ar"}, 1, 1)
 
 
 def candidates(masked: bool) -> list[Candidate]:
@@ -61,7 +75,7 @@ def candidates(masked: bool) -> list[Candidate]:
   Args:
     masked: the model has a mask token.
   """
-  found = [_window(n, pool) for n in (4, 8) for pool in ("none", "ngrams")]
+  found = [_window(n, *pool) for n in (4, 8) for pool in _POOLS]
   if masked:
     found += [
       _verified(block_size, second, *schedule)
@@ -72,31 +86,33 @@ def candidates(masked: bool) -> list[Candidate]:
   return found
 
 
-def _window(block_size: int, pool: str) -> Candidate:
-  chains = {"none": 1, "ngrams": 4}[pool]
-  settings = {"name": "jacobi_window", "block_size": block_size, "pool": pool}
+# Settings of a pool, and the chains that it gives with the plain one.
+_POOLS: tuple[tuple[Settings, int], ...] = (({}, 1), ({"pool": "ngrams", "num_candidates": 3}, 4))
+
+
+def _window(block_size: int, pool: Settings, chains: int) -> Candidate:
+  settings = {"name": "jacobi_window", "block_size": block_size, **pool}
   return Candidate(settings, block_size * chains, block_size)
 
 
-# Settings of a schedule, the forwards of a round, and the blocks of masks in it.
-_SCHEDULES: tuple[tuple[Settings, int, int], ...] = (
+# Settings of a schedule, the forwards of a round, and the blocks of masks in it; None: one for every
+# outcome of the verification.
+_SCHEDULES: tuple[tuple[Settings, int, int | None], ...] = (
   ({"drafting": "alternating"}, 2, 1),
   ({"drafting": "fused"}, 1, 1),
-  ({"drafting": "fan_out", "points": 1}, 1, 1),
-  ({"drafting": "fan_out", "points": 2}, 1, 2),
-  ({"drafting": "fan_out", "points": 3}, 1, 3),
+  *(({"drafting": "fan_out", "points": points}, 1, points) for points in (1, 2, 3)),
+  ({"drafting": "fan_out", "points": 0}, 1, None),
 )
 
 
 def _verified(
-  block_size: int, second: bool, schedule: Settings, forwards: int, blocks: int
+  block_size: int, second: bool, schedule: Settings, forwards: int, blocks: int | None
 ) -> Candidate:
-  """Verified SBD: a round verifies a chain once, drafts blocks, and every forward adds a token."""
-  settings = {"name": "sbd_verified", "block_size": block_size, "candidates": second}
-  chain = block_size + second * (block_size - 1)
-  tokens = chain + blocks * block_size + (forwards - 1)
-  most = block_size + (forwards - 1)
-  return Candidate({**settings, **schedule}, tokens / forwards, most / forwards)
+  settings = {"name": "sbd_verified", "block_size": block_size, **schedule}
+  chain = block_size + second * (block_size - 1)  # with the second choices
+  tokens = chain + (chain if blocks is None else blocks) * block_size + (forwards - 1)
+  more = {"candidates": True} if second else {}
+  return Candidate({**settings, **more}, tokens / forwards, block_size, forwards)
 
 
 def decoding_of(settings: Settings, max_tokens: int) -> Decoding:
@@ -142,11 +158,6 @@ def cost_of(widths: Sequence[int], seconds: Sequence[Sequence[float]]) -> Cost:
   return Cost(tuple(widths), tuple(map(float, ratios)))
 
 
-def is_hopeless(candidate: Candidate, cost: Cost) -> bool:
-  """Whether AR is faster even if every draft of the candidate is right."""
-  return candidate.most <= cost(candidate.width)
-
-
 @dataclasses.dataclass(frozen=True)
 class Trial:
   """What is known of a setting.
@@ -154,7 +165,7 @@ class Trial:
   Attributes:
     settings: flat names.
     tokens_per_forward: valid tokens / forwards, over the prompts it decoded last.
-    width: query tokens of a forward there, on average.
+    width: as of the candidate.
     expected: speed in units of AR, by the cost of that width.
     same_text: its tokens are those of AR.
     ratio: its speed in units of AR's in the same turn, over turns; None: not timed.
@@ -171,12 +182,14 @@ class Trial:
 
 
 def trial_of(
-  settings: Settings, results: Sequence[Result], reference: Sequence[Result], cost: Cost
+  settings: Settings,
+  width: float,
+  results: Sequence[Result],
+  reference: Sequence[Result],
+  cost: Cost,
 ) -> Trial:
   """What a setting's results say, beside those of AR for the same prompts."""
-  nfe = sum(r.nfe for r in results)
-  tokens_per_forward = sum(r.valid for r in results) / nfe
-  width = sum(r.query_tokens for r in results) / nfe
+  tokens_per_forward = sum(r.valid for r in results) / sum(r.nfe for r in results)
   same = texts(results) == texts(reference)
   return Trial(settings, tokens_per_forward, width, tokens_per_forward / cost(width), same)
 
@@ -184,6 +197,37 @@ def trial_of(
 def texts(results: Sequence[Result]) -> list[list[int]]:
   """The valid tokens of each."""
   return [r.text_tokens for r in results]
+
+
+def search(
+  every: Sequence[Candidate], cost: Cost, run: Callable[[Candidate], Trial], tries: int
+) -> Iterator[Trial]:
+  """Tries at most `tries` candidates, those first that may be fastest.
+
+  The first of each family is the one that verifies and drafts most: the others add no more tokens
+  in a verification than it does. They follow by the speed which that leaves possible, until what is
+  possible is below what was found.
+
+  Args:
+    run: tries one.
+  """
+  scouts: dict[str, Candidate] = {}
+  for c in sorted(every, key=lambda c: (c.chain, c.width)):
+    scouts[c.family] = c
+  best, caps = 1.0, {}
+  for family, scout in scouts.items():
+    trial = run(scout)
+    yield trial
+    best = max(best, trial.expected if trial.same_text else 0.0)
+    caps[family] = trial.tokens_per_forward
+  possible = lambda c: c.most(caps[c.family]) / cost(c.width)
+  others = [c for c in every if c is not scouts[c.family]]
+  for c in sorted(others, key=possible, reverse=True)[: max(0, tries - len(scouts))]:
+    if possible(c) <= best:
+      return
+    trial = run(c)
+    yield trial
+    best = max(best, trial.expected if trial.same_text else 0.0)
 
 
 def finalists(trials: Sequence[Trial], count: int) -> list[Trial]:
@@ -194,7 +238,7 @@ def finalists(trials: Sequence[Trial], count: int) -> list[Trial]:
 
 def timed(trial: Trial, passes: Sequence[Pass], of_ar: Sequence[Pass], cost: Cost) -> Trial:
   """`trial` with what its passes over all prompts say, one a turn, beside those of AR."""
-  found = trial_of(trial.settings, passes[0].results, of_ar[0].results, cost)
+  found = trial_of(trial.settings, trial.width, passes[0].results, of_ar[0].results, cost)
   speeds = [p.tokens_per_second for p in passes]
   ratios = [own / p.tokens_per_second for own, p in zip(speeds, of_ar, strict=True)]
   same = found.same_text and trial.same_text
@@ -225,22 +269,6 @@ def time_forwards(
     return lambda: seconds_a_call(run, 1, lasting=_LASTING).median
 
   return peers.in_turns([timer(width) for width in WIDTHS], turns)[1]
-
-
-def try_out(
-  decoder: TimedDecoder,
-  params: Any,
-  prompts: Sequence[Sequence[int]],
-  tried: Sequence[Candidate],
-  max_tokens: int,
-  cost: Cost,
-) -> Iterator[Trial]:
-  """Every candidate on a few prompts, one prompt at a time; AR first."""
-  run = lambda settings: decode(decoder, params, prompts, settings, max_tokens).results
-  reference = run(PLAIN)
-  yield trial_of(PLAIN, reference, reference, cost)
-  for candidate in tried:
-    yield trial_of(candidate.settings, run(candidate.settings), reference, cost)
 
 
 def race(

@@ -7,7 +7,7 @@ where no --decoder.name is given: the text stays that of AR (greedy; under one s
 temperature). FILE has a prompt a line, or, as .jsonl, an object a line with the field prompt: take
 prompts like those to come, of which the answer depends.
 
-"expected" is tokens per forward / the cost of a forward of that width; "x AR" the median ratio of a
+"expected" is tokens per forward / the cost of a forward of so many tokens; "x AR" the median ratio of a
 turn above the slowest and the fastest, compiling and the prompts' forwards apart. A setting with
 another text than AR's, as ties between logits may give, is never chosen. Settings that were only
 tried on a few prompts are shown below those that were timed, the best --show of them.
@@ -90,13 +90,16 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
     seconds = tuning.time_forwards(lm, prepared, params, context, args.turns)
     cost = tuning.cost_of(tuning.WIDTHS, seconds)
     every = tuning.candidates(lm.config.mask_id is not None)
-    hopeful = [c for c in every if not tuning.is_hopeless(c, cost)]
-    few, trials = prompts[: args.probes], []
-    for trial in tuning.try_out(decoder, params, few, hopeful, args.max_tokens, cost):
-      trials.append(trial)
-      status.update(f"tried {len(trials)} of {len(hopeful) + 1} settings: {_line(trial)}")
-    plain, *others = trials
-    racing = [plain, *tuning.finalists(others, args.finalists)]
+    few = prompts[: args.probes]
+    decode = lambda c: tuning.decode(decoder, params, few, c.settings, args.max_tokens).results
+    reference, others = decode(tuning.PLAIN), []
+    run = lambda c: tuning.trial_of(c.settings, c.width, decode(c), reference, cost)
+    for trial in tuning.search(every, cost, run, args.tries):
+      others.append(trial)
+      status.update(f"tried {len(others)} of {len(every)} settings: {_line(trial)}")
+    plain = tuning.PLAIN
+    racing = [tuning.trial_of(plain.settings, plain.width, reference, reference, cost)]
+    racing += tuning.finalists(others, args.finalists)
     status.update(f"timing the best {len(racing)} ...")
     settings = [t.settings for t in racing]
     passes = tuning.race(decoder, params, prompts, settings, args.max_tokens, args.turns)
@@ -117,7 +120,7 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
     "cost": dict(zip(map(str, cost.widths), cost.relative, strict=True)),
     "rows": [_entry(t) for t in raced],
     "tried": [_entry(t) for t in others if t not in racing],
-    "left_out": [dict(c.settings) for c in every if c not in hopeful],
+    "left_out": len(every) - len(others),
     "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     **record.provenance(),
   }
@@ -143,8 +146,8 @@ def show(found: Mapping[str, Any], console: Console, more: int) -> None:
   """The record as a table: what was timed, and the best `more` of the others."""
   title = f"{found['checkpoint']}, {found['prompts']} prompts, {found['device']}"
   table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-  table.add_column("setting", max_width=34)
-  heads = ("tokens per\nforward", "query\ntokens", "expected", "x AR", "tokens/s")
+  table.add_column("setting", max_width=40)
+  heads = ("tokens per\nforward", "tokens\nrun", "expected", "x AR", "tokens/s")
   for head in heads:
     table.add_column(head, justify="right", no_wrap=True)
   tried = sorted(found["tried"], key=lambda entry: entry["expected"], reverse=True)
@@ -160,14 +163,12 @@ def show(found: Mapping[str, Any], console: Console, more: int) -> None:
   console.print(table)
   costs = ", ".join(f"{width} {cost:.2f}" for width, cost in found["cost"].items())
   console.print(f"cost of a forward of so many tokens: {costs}", highlight=False, soft_wrap=True)
-  hidden = len(tried) - len(tried[:more])
-  if hidden or found["left_out"]:
-    console.print(
-      f"{hidden} more were tried; {len(found['left_out'])} were not, as AR is faster even if every "
-      "draft is right",
-      highlight=False,
-      soft_wrap=True,
-    )
+  console.print(
+    f"{len(tried[more:])} more were tried; {found['left_out']} were not, of which less was to be "
+    "expected",
+    highlight=False,
+    soft_wrap=True,
+  )
   console.print(f"fastest: {tuned.describe(found['decoder'])}", highlight=False, soft_wrap=True)
 
 
@@ -186,7 +187,8 @@ def _parser() -> Parser:
   add("--chat", action="store_true", help="each prompt is a user's turn, by the chat template")
   add("--num_prompts", type=int, default=8, help="so many of the file's, from the first")
   add("--max_tokens", type=int, default=64, help="tokens generated for each prompt")
-  add("--probes", type=int, default=2, help="prompts that every candidate is tried on, the longest")
+  add("--tries", type=int, default=16, help="candidates tried at most; each is compiled")
+  add("--probes", type=int, default=2, help="prompts that candidates are tried on, the longest")
   add("--finalists", type=int, default=4, help="candidates that are timed beside AR")
   add("--turns", type=int, default=5, help="times all prompts are decoded by each, at least 3")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
@@ -199,7 +201,7 @@ def _parser() -> Parser:
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   args = _parser().parse_args(argv)
-  for name in ("num_prompts", "probes", "finalists"):
+  for name in ("num_prompts", "tries", "probes", "finalists"):
     flags.at_least(getattr(args, name), 1, f"--{name}")
   flags.at_least(args.max_tokens, 2, "--max_tokens")
   flags.at_least(args.turns, 3, "--turns")

@@ -107,7 +107,7 @@ def decoding_of(texts: Mapping[str, str], model: Pretrained, one_by_one: bool = 
     UsageError: an unknown field, one without effect on this method, or a value out of range.
   """
   found = find(model)
-  if found is None or found["decoder"] == tuning.PLAIN:
+  if found is None or found["decoder"] == tuning.PLAIN.settings:
     return flags.decoding_of(texts)
   if not one_by_one:
     _say("the tuned setting is for prompts decoded one at a time: --batch_size=1 takes it")
