@@ -4,8 +4,8 @@ Measures what wider forwards cost here, tries the lossless settings that the mod
 on a few of the prompts, and times those of which most is to be expected in turns with AR on all of
 them. The fastest is kept, for this model, adapter and device, and `generate` and `chat` decode by it
 where no --decoder.name is given: the text stays that of AR (greedy; under one seed also at a
-temperature). FILE has a prompt a line, or, as .jsonl, an object a line with the field prompt: take
-prompts like those to come, of which the answer depends.
+temperature). FILE has a prompt a line, or, as .jsonl, an object a line with the field prompt; which
+setting is fastest depends on them, so take prompts like those to come.
 
 "expected" is tokens per forward / the cost of a forward of so many tokens; "x AR" the median ratio of a
 turn above the slowest and the fastest, compiling and the prompts' forwards apart. A setting with
