@@ -20,6 +20,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # The programs are small and run briefly; optimising them takes longer than that saves.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# Nobody's tuned settings: nothing can be in this folder.
+os.environ["SBDJAX_TUNED_DIR"] = os.path.join(os.devnull, "tuned")
+
 import chex  # noqa: E402
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402

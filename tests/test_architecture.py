@@ -80,6 +80,7 @@ CLI_PARTS = {
   "flags",
   "live",
   "rounds",
+  "tuned",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -72,24 +72,19 @@ def find_knee(tokens: Sequence[float], seconds: Sequence[float]) -> Knee:
   return Knee(at, float(np.exp(floors[best])), float(errors[best]), inside)
 
 
-def time_forward(
+def cached_forward(
   lm: LM,
   params: Any,
   block_size: int,
   rows: int,
   context: int,
-  repeats: int,
-  *,
   num_causal: int | None = None,
-  lasting: float = 0.0,
-) -> Summary:
-  """Seconds of a cached forward of `block_size` new tokens a row, argmax included.
+) -> Callable[[], jax.Array]:
+  """A call that runs a cached forward of `block_size` new tokens a row, argmax included.
 
   The cache holds `context` tokens a row. The first `num_causal` of the new tokens are causal, the
-  others one open block; None: all are causal. Parameters are prepared, and the forward is compiled
-  and run once before it is timed; for `lasting` see `timing.seconds_a_call`.
+  others one open block; None: all are causal. `params` are taken as they are: see `LM.prepare`.
   """
-  params = lm.prepare(params, rows * block_size)
   num_causal = block_size if num_causal is None else num_causal
   cache = lm.init_cache(rows, context + block_size)
   cache = kv_cache.commit(cache, jnp.full((rows,), context, jnp.int32))
@@ -109,6 +104,27 @@ def time_forward(
     tokens, cache = forward(params, tokens_BxT, cache)
     return tokens
 
+  return run
+
+
+def time_forward(
+  lm: LM,
+  params: Any,
+  block_size: int,
+  rows: int,
+  context: int,
+  repeats: int,
+  *,
+  num_causal: int | None = None,
+  lasting: float = 0.0,
+) -> Summary:
+  """Seconds of a `cached_forward`.
+
+  Parameters are prepared, and the forward is compiled and run once before it is timed; for
+  `lasting` see `timing.seconds_a_call`.
+  """
+  params = lm.prepare(params, rows * block_size)
+  run = cached_forward(lm, params, block_size, rows, context, num_causal)
   return seconds_a_call(run, repeats, lasting=lasting)
 
 

@@ -74,4 +74,9 @@ VERBS = {
     "Collect Jacobi trajectories: --config=FILE.py[:VARIANT] --workdir=DIR "
     "[--config.section.field=VALUE ...]",
   ),
+  "tune": Verb(
+    "sbdjax.cli.tune",
+    "Find the fastest lossless decoding: --checkpoint=NAME|FILE|FOLDER --prompts=FILE [--chat] "
+    "[--json]",
+  ),
 }

@@ -3,11 +3,11 @@
 The model must have a chat template; without --checkpoint it is SmolLM2-135M-Instruct, which
 `make smollm2` installs. Answers appear as they are made, with what each cost: tokens per second and
 tokens per forward. `--decoder.FIELD=VALUE` sets the method and its settings as for `generate`
-(`python -m sbdjax methods` lists them); an answer has at most `--decoder.max_tokens` tokens, 512
-unless given. Methods with an exact cache (ar, sbd, sbd_verified and those of jacobi) run only the
-tokens of a turn that are new, the others the whole conversation. In a terminal tokens of the last
-forward are green and rejected drafts red; /clear begins anew, /exit or Ctrl-D ends, Ctrl-C ends an
-answer. From a pipe each line is one turn.
+(`python -m sbdjax methods` lists them); without a name it is ar, or what the verb `tune` found
+fastest. An answer has at most `--decoder.max_tokens` tokens, 512 unless given. Methods with an exact
+cache (ar, sbd, sbd_verified and those of jacobi) run only the tokens of a turn that are new, the
+others the whole conversation. In a terminal tokens of the last forward are green and rejected drafts
+red; /clear begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer. From a pipe each line is one turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from sbdjax import prompts as prompting
-from sbdjax.cli import flags, live
+from sbdjax.cli import flags, live, tuned
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding
@@ -238,11 +238,13 @@ def main(argv: list[str]) -> int:
   rest, texts = split_overrides(argv, "decoder")
   args = _parser().parse_args(rest)
   flags.at_least(args.seed, 0, "--seed")
-  decoding = flags.decoding_of({MAX_TOKENS: _MAX_TOKENS} | texts)
+  texts = {MAX_TOKENS: _MAX_TOKENS} | texts
+  named = None if tuned.may_decide(texts) else flags.decoding_of(texts)
   model = load_pretrained(
     args.checkpoint, dtype=args.dtype, attention=args.attention_backend, adapter=args.adapter
   )
   need_chat_template(model, args.checkpoint)
+  decoding = named or tuned.decoding_of(texts, model)
   decoding = decoding.for_model(model.lm, model.generation)
   decoding.method.sampler(model.lm, decoding.limits(model.generation.eos_ids))  # says now if not
   first: list[Message] = [{"role": "system", "content": args.system}] if args.system else []

@@ -1,7 +1,8 @@
 """Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] [--json]
 
 `--decoder.FIELD=VALUE` sets the method (`name`), `max_tokens`, and the settings of the method and
-of its parts; the table below has all of them. attention, shifted and block_size are the
+of its parts; the table below has all of them. Without a name it is ar, or what the verb `tune` found
+fastest for this model, adapter and device, where prompts are decoded one at a time. attention, shifted and block_size are the
 checkpoint's own unless given. Methods and parts of your own are named as module:Name. Methods that
 fill in any order take an empty prompt, and with --hole=_ every _ of it stands for a token to be
 filled in (with --prompt_tokens: the mask token's id).
@@ -28,7 +29,7 @@ import jax
 from rich.console import Console
 
 from sbdjax import prompts as prompting
-from sbdjax.cli import flags, live, methods
+from sbdjax.cli import flags, live, methods, tuned
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data import assets, files
 from sbdjax.data.number_tokenizer import NumberTokenizer
@@ -57,8 +58,9 @@ def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[in
     raise UsageError(f"give one of --prompt, --prompts_file and --prompt_tokens; found {found}")
   if args.prompt_tokens is not None:
     return flags.parse_token_lists(args.prompt_tokens, "--prompt_tokens")
-  path = args.prompts_file
-  texts = args.prompt if path is None else files.read_prompts(assets.resolve(path))
+  texts = args.prompt
+  if args.prompts_file is not None:
+    texts = files.read_prompts(assets.resolve(args.prompts_file))
   return [prompting.encode(tokenizer, text, args.hole) for text in texts]
 
 
@@ -152,7 +154,7 @@ def _parser() -> Parser:
   add = parser.add_argument
   flags.add_checkpoint(parser, required=True)
   add("--prompt", action="append", help="text to continue; may be repeated")
-  add("--prompts_file", help="text file with one prompt per line, or .jsonl with `prompt`")
+  add("--prompts_file", help="text file with one prompt per line, or .jsonl with the field prompt")
   add("--prompt_tokens", help="token ids, one list per prompt: [[1,2],[3]]")
   add("--hole", help="what stands for a mask token in a text prompt (mdm and ssmd)")
   add("--json", action="store_true", help="print one JSON object per prompt")
@@ -170,17 +172,19 @@ def main(argv: list[str]) -> int:
   args = _parser().parse_args(rest)
   flags.at_least(args.batch_size, 1, "--batch_size")
   flags.at_least(args.seed, 0, "--seed")
-  decoding = flags.decoding_of(texts)
+  named = None if tuned.may_decide(texts) else flags.decoding_of(texts)
   model = prompting.with_tokenizer(
     load_pretrained(
       args.checkpoint, dtype=args.dtype, attention=args.attention_backend, adapter=args.adapter
     )
   )
   eos_ids = model.generation.eos_ids
+  prompts = find_prompts(args, model.need_tokenizer())
+  one_by_one = not args.json or min(args.batch_size, len(prompts)) == 1
+  decoding = named or tuned.decoding_of(texts, model, one_by_one)
   decoding = decoding.for_model(model.lm, model.generation)
   method = decoding.method
   method.sampler(model.lm, decoding.limits(eos_ids))  # says now if the model cannot be decoded so
-  prompts = find_prompts(args, model.need_tokenizer())
   prompting.check(prompts, model, decoding)
   key = jax.random.key(args.seed)
   if not args.json:

@@ -124,24 +124,29 @@ def read_jsonl(path: pathlib.Path) -> list[Document]:
 
 
 def read_prompts(path: pathlib.Path) -> list[str]:
-  """The prompts of a file: `prompt` of each JSON object of a .jsonl file, else its lines.
+  """The lines of a text; of a .jsonl file what each line's object has as `prompt`.
+
+  Empty lines are left out.
 
   Raises:
-    DataError: unreadable, a line of JSON without a prompt, or no prompts.
+    DataError: it cannot be read or is empty, or a line of a .jsonl file has no such text.
   """
-  lines = [line for line in read_text(path).splitlines() if line.strip()]
-  if pathlib.Path(path.stem if path.suffix in _READERS else path.name).suffix != ".jsonl":
-    return lines
-  prompts = []
-  for number, line in enumerate(lines, 1):
-    try:
-      prompt = json.loads(line)["prompt"]
-    except (ValueError, KeyError, TypeError):
-      prompt = None
-    if not isinstance(prompt, str):
-      raise DataError(f"{path}, line {number}: expected a JSON object with a text as `prompt`")
-    prompts.append(prompt)
-  return prompts
+  text = read_text(path)
+  if ".jsonl" not in path.suffixes:
+    return [line for line in text.splitlines() if line.strip()]
+  lines = enumerate(text.split("\n"), 1)
+  return [_prompt(path, number, line) for number, line in lines if line.strip()]
+
+
+def _prompt(path: pathlib.Path, number: int, line: str) -> str:
+  try:
+    record = json.loads(line)
+  except ValueError:
+    record = None
+  prompt = record.get("prompt") if isinstance(record, dict) else None
+  if not isinstance(prompt, str):
+    raise DataError(f'{path} line {number}: give an object with a text, like {{"prompt": "Once"}}')
+  return prompt
 
 
 def write_atomically(path: str | os.PathLike, write: Callable[[IO[bytes]], Any]) -> None:

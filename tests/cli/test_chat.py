@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sbdjax import __main__ as entry
 from sbdjax import generate
-from sbdjax.cli import chat, live
+from sbdjax.cli import chat, live, tuned
 from sbdjax.data import gguf_tokenizer
 from sbdjax.decode import AR, SBD, EBEntropy
 from sbdjax.decode.decoding import Decoding
@@ -75,6 +75,22 @@ def test_each_line_of_a_pipe_is_a_turn(file, monkeypatch, capsys):
   assert out == "".join(text + cost[0] for text, cost in zip(expected, costs, strict=True))
   assert expected[0] != expected[1] and expected[0] == expected[2]
   assert not kept[0] and kept[1] and kept[2].split("(")[1].startswith(f"{len(prompt) - 1} of")
+
+
+def test_the_tuned_setting_answers_as_ar_does(file, tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv("SBDJAX_TUNED_DIR", str(tmp_path))
+  settings = {"name": "jacobi_window", "block_size": 3}
+  found = {"decoder": settings, "ratio": {"median": 1.25}}
+  tuned.write(tuned.place(load_pretrained(file)), found)
+  answers = []
+  for flags in ([], ["--decoder.name=ar"]):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+    assert entry.main(["chat", f"--checkpoint={file}", "--decoder.max_tokens=12", *flags]) == 0
+    captured = capsys.readouterr()
+    answers.append(captured.out.partition("\n-- 12 tokens")[0])
+    told = "decoding with the tuned setting jacobi_window block_size=3 (1.25 x AR); "
+    assert captured.err.startswith(told) != bool(flags) and captured.err.count("\n") <= 1
+  assert answers[0] == answers[1] != ""
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,21 @@ def test_unreadable_files_are_one_line_data_errors(tmp_path, name, data, message
   assert "\n" not in str(error.value) and name in str(error.value)
 
 
+def test_prompts_are_lines_or_fields_of_lines(tmp_path):
+  (tmp_path / "a.txt").write_text('Once\n\n{"prompt": "x"}\n')
+  assert files.read_prompts(tmp_path / "a.txt") == ["Once", '{"prompt": "x"}']
+  (tmp_path / "a.jsonl").write_text('{"prompt": "Once\\nupon", "n": 1}\n\n{"prompt": "x"}\n')
+  assert files.read_prompts(tmp_path / "a.jsonl") == ["Once\nupon", "x"]
+
+
+@pytest.mark.parametrize("line", ["Once", '{"text": "Once"}', '{"prompt": 3}', '["prompt"]'])
+def test_a_line_without_a_prompt_is_named(tmp_path, line):
+  path = tmp_path / "a.jsonl"
+  path.write_text('{"prompt": "x"}\n' + line)
+  with pytest.raises(DataError, match="a.jsonl line 2: give an object"):
+    files.read_prompts(path)
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
   path = tmp_path / "data.bin"
   files.write_atomically(path, lambda file: file.write(b"old"))

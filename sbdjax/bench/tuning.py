@@ -1,0 +1,298 @@
+"""Which lossless decoding setting is the fastest here: candidates, what to expect of them, a choice.
+
+All candidates give the text of autoregressive (AR) decoding in fewer, wider forwards. How many fewer
+depends on model and prompts, what a wider forward costs on the device. Both are measured:
+
+1. Cached forwards of `WIDTHS` tokens take turns, which gives the cost of each relative to one token.
+2. Candidates decode a few prompts; tokens per forward / the cost of their width is the speed to
+   expect, in units of AR. Each takes seconds to compile, so `search` tries those first that may be
+   fastest, and leaves out those that cannot be.
+3. The best of them and AR decode all prompts in turns. What was expected decides nothing more: the
+   one with the largest median ratio of a turn wins, AR where none is above 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sbdjax.bench import parallel, peers
+from sbdjax.bench.timing import Pass, Summary, TimedDecoder, seconds_a_call, summarise
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.verified_sbd import VerifiedSBD
+from sbdjax.decode.decoding import Decoding, from_flat
+from sbdjax.decode.generate import Result
+from sbdjax.decode.jacobi.jacobi import JacobiBase, JacobiWindow
+from sbdjax.decode.method import Method
+from sbdjax.decode.prepared import Prepared
+from sbdjax.lm import LM
+
+Settings = Mapping[str, Any]
+
+# Of the forwards that are timed, up to those of the widest candidate.
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 72, 135)
+# Seconds of a measurement of forwards, of which one may take less than a clock can tell.
+_LASTING = 0.05
+
+
+class Candidate(NamedTuple):
+  """A setting to try. Its forwards go in rounds, of which each verifies one chain.
+
+  Attributes:
+    settings: its flat names; what is left out has its default.
+    width: tokens that a forward runs, the mean of a round. Shapes are fixed: it runs those of chains
+      and blocks that it has no use for as well, which `Result.query_tokens` does not count.
+    chain: tokens that a verification adds if every draft is right.
+    forwards: of a round; the others add one token each.
+  """
+
+  settings: Settings
+  width: float
+  chain: int
+  forwards: int = 1
+
+  @property
+  def family(self) -> str:
+    """Candidates of one family propose the same drafts, if more or fewer of them."""
+    return self.settings["name"]
+
+  def most(self, cap: float = np.inf) -> float:
+    """Tokens per forward, where a verification adds at most `cap`."""
+    return (min(self.chain, cap) + self.forwards - 1) / self.forwards
+
+
+PLAIN = Candidate({"name": "ar"}, 1, 1)
+
+
+def candidates(masked: bool) -> list[Candidate]:
+  """Lossless settings other than AR.
+
+  Args:
+    masked: the model has a mask token.
+  """
+  found = [_window(n, *pool) for n in (4, 8) for pool in _POOLS]
+  if masked:
+    found += [
+      _verified(block_size, second, *schedule)
+      for block_size in (3, 4, 6, 8)
+      for schedule in _SCHEDULES
+      for second in (False, True)
+    ]
+  return found
+
+
+# Settings of a pool, and the chains that it gives with the plain one.
+_POOLS: tuple[tuple[Settings, int], ...] = (({}, 1), ({"pool": "ngrams", "num_candidates": 3}, 4))
+
+
+def _window(block_size: int, pool: Settings, chains: int) -> Candidate:
+  settings = {"name": "jacobi_window", "block_size": block_size, **pool}
+  return Candidate(settings, block_size * chains, block_size)
+
+
+# Settings of a schedule, the forwards of a round, and the blocks of masks in it; None: one for every
+# outcome of the verification.
+_SCHEDULES: tuple[tuple[Settings, int, int | None], ...] = (
+  ({"drafting": "alternating"}, 2, 1),
+  ({"drafting": "fused"}, 1, 1),
+  *(({"drafting": "fan_out", "points": points}, 1, points) for points in (1, 2, 3)),
+  ({"drafting": "fan_out", "points": 0}, 1, None),
+)
+
+
+def _verified(
+  block_size: int, second: bool, schedule: Settings, forwards: int, blocks: int | None
+) -> Candidate:
+  settings = {"name": "sbd_verified", "block_size": block_size, **schedule}
+  chain = block_size + second * (block_size - 1)  # with the second choices
+  tokens = chain + (chain if blocks is None else blocks) * block_size + (forwards - 1)
+  more = {"candidates": True} if second else {}
+  return Candidate({**settings, **more}, tokens / forwards, block_size, forwards)
+
+
+def decoding_of(settings: Settings, max_tokens: int) -> Decoding:
+  """A candidate as what decodes."""
+  return from_flat({**settings, "max_tokens": max_tokens})
+
+
+def gives_text_of_ar(method: Method) -> bool:
+  """Whether it puts out the tokens of AR with the same seed, at any temperature (ties apart)."""
+  if isinstance(method, VerifiedSBD | JacobiBase):
+    return method.verify.common_noise
+  return isinstance(method, AR)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+  """What a forward costs, in units of one of a single token.
+
+  Attributes:
+    widths: tokens, ascending from 1.
+    relative: cost of each.
+  """
+
+  widths: tuple[int, ...]
+  relative: tuple[float, ...]
+
+  def __call__(self, width: float) -> float:
+    """Interpolated; beyond the widest the last slope goes on, if it rises."""
+    if width <= self.widths[-1]:
+      return float(np.interp(width, self.widths, self.relative))
+    (w0, w1), (c0, c1) = self.widths[-2:], self.relative[-2:]
+    return c1 + max(0.0, (c1 - c0) / (w1 - w0)) * (width - w1)
+
+
+def cost_of(widths: Sequence[int], seconds: Sequence[Sequence[float]]) -> Cost:
+  """The median over turns of each width's seconds / those of one token in the same turn.
+
+  Args:
+    widths: ascending from 1.
+    seconds: of each width, one number a turn.
+  """
+  ratios = [np.median(np.divide(own, seconds[0])) for own in seconds]
+  return Cost(tuple(widths), tuple(map(float, ratios)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+  """What is known of a setting.
+
+  Attributes:
+    settings: flat names.
+    tokens_per_forward: valid tokens / forwards, over the prompts it decoded last.
+    width: as of the candidate.
+    expected: speed in units of AR, by the cost of that width.
+    same_text: its tokens are those of AR.
+    ratio: its speed in units of AR's in the same turn, over turns; None: not timed.
+    tokens_per_second: over turns, the prompts' forwards apart; None: not timed.
+  """
+
+  settings: Settings
+  tokens_per_forward: float
+  width: float
+  expected: float
+  same_text: bool
+  ratio: Summary | None = None
+  tokens_per_second: Summary | None = None
+
+
+def trial_of(
+  settings: Settings,
+  width: float,
+  results: Sequence[Result],
+  reference: Sequence[Result],
+  cost: Cost,
+) -> Trial:
+  """What a setting's results say, beside those of AR for the same prompts."""
+  tokens_per_forward = sum(r.valid for r in results) / sum(r.nfe for r in results)
+  same = texts(results) == texts(reference)
+  return Trial(settings, tokens_per_forward, width, tokens_per_forward / cost(width), same)
+
+
+def texts(results: Sequence[Result]) -> list[list[int]]:
+  """The valid tokens of each."""
+  return [r.text_tokens for r in results]
+
+
+def search(
+  every: Sequence[Candidate], cost: Cost, run: Callable[[Candidate], Trial], tries: int
+) -> Iterator[Trial]:
+  """Tries at most `tries` candidates, those first that may be fastest.
+
+  The first of each family is the one that verifies and drafts most: the others add no more tokens
+  in a verification than it does. They follow by the speed which that leaves possible, until what is
+  possible is below what was found.
+
+  Args:
+    run: tries one.
+  """
+  scouts: dict[str, Candidate] = {}
+  for c in sorted(every, key=lambda c: (c.chain, c.width)):
+    scouts[c.family] = c
+  best, caps = 1.0, {}
+  for family, scout in scouts.items():
+    trial = run(scout)
+    yield trial
+    best = max(best, trial.expected if trial.same_text else 0.0)
+    caps[family] = trial.tokens_per_forward
+  possible = lambda c: c.most(caps[c.family]) / cost(c.width)
+  others = [c for c in every if c is not scouts[c.family]]
+  for c in sorted(others, key=possible, reverse=True)[: max(0, tries - len(scouts))]:
+    if possible(c) <= best:
+      return
+    trial = run(c)
+    yield trial
+    best = max(best, trial.expected if trial.same_text else 0.0)
+
+
+def finalists(trials: Sequence[Trial], count: int) -> list[Trial]:
+  """The `count` of which most is expected, the best first; none with another text than AR's."""
+  fit = [t for t in trials if t.same_text]
+  return sorted(fit, key=lambda t: t.expected, reverse=True)[:count]
+
+
+def timed(trial: Trial, passes: Sequence[Pass], of_ar: Sequence[Pass], cost: Cost) -> Trial:
+  """`trial` with what its passes over all prompts say, one a turn, beside those of AR."""
+  found = trial_of(trial.settings, trial.width, passes[0].results, of_ar[0].results, cost)
+  speeds = [p.tokens_per_second for p in passes]
+  ratios = [own / p.tokens_per_second for own, p in zip(speeds, of_ar, strict=True)]
+  same = found.same_text and trial.same_text
+  return dataclasses.replace(
+    found, same_text=same, ratio=summarise(ratios), tokens_per_second=summarise(speeds)
+  )
+
+
+def choose(trials: Sequence[Trial]) -> Trial | None:
+  """The timed one of the largest median ratio; None where none with AR's text is above 1."""
+  faster = [t for t in trials if t.same_text and t.ratio is not None and t.ratio.median > 1]
+  return max(faster, key=lambda t: t.ratio.median if t.ratio else 0.0, default=None)
+
+
+def time_forwards(
+  lm: LM, prepared: Prepared, params: Any, context: int, turns: int
+) -> list[tuple[float, ...]]:
+  """Seconds of cached forwards of `WIDTHS` tokens of one row, `turns` numbers of each.
+
+  Args:
+    prepared: of `lm`; keeps what decoding needs as well.
+    context: tokens in the cache.
+  """
+
+  def timer(width: int) -> Callable[[], float]:
+    method = AR() if width == 1 else JacobiWindow()
+    run = parallel.cached_forward(lm, prepared(method, params, 1), width, 1, context)
+    return lambda: seconds_a_call(run, 1, lasting=_LASTING).median
+
+  return peers.in_turns([timer(width) for width in WIDTHS], turns)[1]
+
+
+def race(
+  decoder: TimedDecoder,
+  params: Any,
+  prompts: Sequence[Sequence[int]],
+  settings: Sequence[Settings],
+  max_tokens: int,
+  turns: int,
+) -> list[tuple[Pass, ...]]:
+  """All prompts by all settings in turns, one prompt at a time; the passes of each setting."""
+  calls = [
+    functools.partial(decode, decoder, params, prompts, some, max_tokens) for some in settings
+  ]
+  return peers.in_turns(calls, turns)[1]
+
+
+def decode(
+  decoder: TimedDecoder,
+  params: Any,
+  prompts: Sequence[Sequence[int]],
+  settings: Settings,
+  max_tokens: int,
+) -> Pass:
+  """All prompts, one at a time."""
+  method = decoding_of(settings, max_tokens).method
+  return decoder.run(method, params, prompts, jax.random.key(0))
