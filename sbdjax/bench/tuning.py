@@ -59,7 +59,8 @@ class Candidate(NamedTuple):
   @property
   def family(self) -> str:
     """Candidates of one family propose the same drafts, if more or fewer of them."""
-    return self.settings["name"]
+    parts = [self.settings["name"], self.settings.get("lookup"), self.settings.get("drafting")]
+    return " ".join(part for part in parts[: 2 + (parts[2] == "none")] if part)
 
   def most(self, cap: float = np.inf) -> float:
     """Tokens per forward, where a verification adds at most `cap`."""
@@ -76,7 +77,14 @@ def candidates(masked: bool) -> list[Candidate]:
     masked: the model has a mask token.
   """
   found = [_window(n, *pool) for n in (4, 8) for pool in _POOLS]
+  found += [_looked_up(Candidate(_NO_MASKS, 1, 1), number) for number in (4, 8)]
   if masked:
+    found += [
+      _looked_up(_verified(block_size, False, *schedule), number)
+      for block_size in (3, 4)
+      for schedule in _SCHEDULES[:2]
+      for number in (4, 8)
+    ]
     found += [
       _verified(block_size, second, *schedule)
       for block_size in (3, 4, 6, 8)
@@ -113,6 +121,16 @@ def _verified(
   tokens = chain + (chain if blocks is None else blocks) * block_size + (forwards - 1)
   more = {"candidates": True} if second else {}
   return Candidate({**settings, **more}, tokens / forwards, block_size, forwards)
+
+
+_NO_MASKS: Settings = {"name": "sbd_verified", "drafting": "none"}
+
+
+def _looked_up(candidate: Candidate, number: int) -> Candidate:
+  """`candidate` with so many drafts looked up in the text, in every second forward as a guess."""
+  settings = {**candidate.settings, "lookup": "text", "lookup_tokens": number}
+  chain = max(candidate.chain, 1 + number)
+  return candidate._replace(settings=settings, width=candidate.width + number / 2, chain=chain)
 
 
 def decoding_of(settings: Settings, max_tokens: int) -> Decoding:

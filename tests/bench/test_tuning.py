@@ -37,7 +37,8 @@ def test_candidates_build_are_lossless_and_differ():
   assert all(tuning.gives_text_of_ar(m.method) for m in methods)
   assert len({json.dumps(m.flat()) for m in methods}) == len(EVERY)
   names = {c.family for c in tuning.candidates(masked=False)}
-  assert names == {"jacobi_window"} and {m.name for m in methods} == names | {"sbd_verified"}
+  assert names == {"jacobi_window", "sbd_verified text none"}
+  assert {c.family for c in EVERY} == names | {"sbd_verified", "sbd_verified text"}
   assert max(c.width for c in EVERY) == tuning.WIDTHS[-1]
 
 
@@ -91,6 +92,7 @@ def test_widths_are_those_of_the_forwards_that_are_traced():
   [
     {"name": "sbd_verified", "block_size": 3, "drafting": "alternating"},
     {"name": "sbd_verified", "block_size": 3, "drafting": "fan_out", "points": 0},
+    {"name": "sbd_verified", "drafting": "none", "lookup": "text", "lookup_tokens": 4},
   ],
   ids=lambda settings: settings["drafting"],
 )
@@ -100,8 +102,8 @@ def test_the_most_tokens_are_those_of_a_model_whose_drafts_are_all_right(setting
   decoder = TimedDecoder(lm, Limits(180))
   (found,) = tuning.decode(decoder, certain(lm), [[1, 2]], settings, 180).results
   assert found.tokens == [5] * 180
-  # The first forward has nothing to verify, the last one meets the limit.
-  assert found.tpf == pytest.approx(candidate.most(), rel=0.05)
+  # The first forwards have nothing to verify, the last one meets the limit.
+  assert found.tpf == pytest.approx(candidate.most(), rel=0.1)
 
 
 def test_trials_by_hand():
