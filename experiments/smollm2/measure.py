@@ -3,12 +3,12 @@
   python experiments/smollm2/measure.py --prompts=spec_bench.jsonl --adapter=adapter.safetensors \
     --out=points.jsonl
 
-For every kind of prompt the first --per_kind questions at equal distances, their first turns, written by
-the chat template of --checkpoint (or as plain text where it has none: --plain), greedy, at most
---max_tokens tokens. Each prompt is run once; then every method decodes it, in an order that rotates
-from prompt to prompt. What is timed is the decoding loop of one prompt. Lossless methods must give
-AR's tokens: where the first difference lies between two tokens whose logits differ by less than 1e-3, it
-is a tie, and counted. What methods that are not lossless write is scored by the model itself.
+For every kind of prompt --per_kind questions at equal distances, their first turns, written by the
+chat template of --checkpoint, greedy, at most --max_tokens tokens. Each prompt is run once; then every
+method decodes it, in an order that rotates from prompt to prompt. What is timed is the decoding loop of
+one prompt. Lossless methods must give AR's tokens: where the first difference lies between two tokens
+whose logits differ by less than 1e-3, it is a tie, and counted. What methods that are not lossless write
+is scored by the model itself.
 
 One JSON line a method is added to --out: sums and intervals, and for each prompt its kind, tokens,
 forwards, query tokens and seconds.
@@ -28,6 +28,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ablation import openings
 
 from sbdjax import prompts as prompting
 from sbdjax.bench import per_prompt, torch_llama
@@ -63,7 +64,6 @@ _LOOKUP = {"lookup": "text"}
 METHODS: dict[str, dict[str, Any]] = {
   "AR": {"name": "ar"},
   "Jacobi": {"name": "jacobi", "block_size": 4},
-  "window": {"name": "jacobi_window", "block_size": 4},
   "window + n-gram recycling": {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
@@ -99,12 +99,6 @@ def read_questions(path: str, per_kind: int) -> list[tuple[str, str]]:
   return chosen
 
 
-def encode(model: Pretrained, text: str, plain: bool) -> list[int]:
-  if plain:
-    return prompting.encode(model.need_tokenizer(), text)
-  return prompting.encode_turn(model, text)
-
-
 Runs = dict[str, list[Result]]
 
 
@@ -127,7 +121,6 @@ def decode_all(
   runs: Runs = {name: [] for name in names}
   prefill_seconds = []
   for i, prompt in enumerate(prompts):
-    decoder.prefill(AR(), prompt)  # perhaps of another width, and compiled now
     kept, seconds = decoder.prefill(AR(), prompt)
     prefill_seconds.append(seconds)
     for j in range(len(names)):
@@ -254,7 +247,9 @@ def main(argv: list[str] | None = None) -> int:
   add = parser.add_argument
   add("--checkpoint", default="smollm2-135m")
   add("--adapter", help="file of a drafting adapter")
-  add("--prompts", required=True, help="spec_bench.jsonl")
+  source = parser.add_mutually_exclusive_group(required=True)
+  source.add_argument("--prompts", help="spec_bench.jsonl")
+  source.add_argument("--stories", type=int, help="so many openings of embedded stories instead")
   add("--per_kind", type=int, default=20)
   add(
     "--longest", type=int, default=1536, help="tokens of a prompt; longer ones are cut at the front"
@@ -264,14 +259,17 @@ def main(argv: list[str] | None = None) -> int:
   add("--acceptance", type=int, default=4, help="prompts of each kind that places are counted on")
   add("--transformers", type=int, default=0, help="prompts of each kind for transformers; 0: none")
   add("--threads", type=int, default=2, help="of torch")
-  add("--plain", action="store_true", help="no chat template")
   add("--out", required=True, help=".jsonl, added to")
   args = parser.parse_args(argv)
   about, start = record.provenance(), time.perf_counter()
   model = load_pretrained(args.checkpoint, adapter=args.adapter)
-  asked = read_questions(args.prompts, args.per_kind)
-  kinds = [kind for kind, _ in asked]
-  prompts = [encode(model, text, args.plain)[-args.longest :] for _, text in asked]
+  if args.stories:
+    prompts = openings(model, args.stories)
+    kinds = ["stories"] * len(prompts)
+  else:
+    asked = read_questions(args.prompts, args.per_kind)
+    kinds = [kind for kind, _ in asked]
+    prompts = [prompting.encode_turn(model, text)[-args.longest :] for _, text in asked]
   wanted = args.methods.split(";") if args.methods else list(METHODS)
   methods = {name: METHODS[name] for name in dict.fromkeys(["AR", *wanted])}
   runs, prefill_seconds = decode_all(model, prompts, methods, args.max_tokens)

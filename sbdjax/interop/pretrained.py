@@ -90,10 +90,11 @@ def load_pretrained(
   """Opens a checkpoint.
 
   Args:
-    path: the name of an embedded one (`EMBEDDED`), "smollm2-135m" (which `make smollm2` installs), a
-      Hugging Face directory, a GGUF file, a llama2.c `.bin`, a `.safetensors` file of this package,
-      a training workdir (its newest checkpoint; EMA weights where it kept them), or one checkpoint
-      of it, `WORKDIR/checkpoints/STEP`.
+    path: the name of an embedded one (`EMBEDDED`), "smollm2-135m" (which `make smollm2` installs),
+      "smollm2-135m-sbd" (the same with the drafting adapter of this package), a Hugging Face
+      directory, a GGUF file, a llama2.c `.bin`, a `.safetensors` file of this package, a training
+      workdir (its newest checkpoint; EMA weights where it kept them), or one checkpoint of it,
+      `WORKDIR/checkpoints/STEP`.
     dtype: of parameters and activations. None: the checkpoint's, but float32 for half precision on a
       CPU, which has no products of it: XLA would widen every weight in every forward. "stored": the
       checkpoint's anywhere, to train on or to save again. Quantized weights count as float32.
@@ -115,6 +116,8 @@ def load_pretrained(
       stacklevel=2,
     )
     attention = attention_backend
+  if str(path) == smollm2.WITH_ADAPTER and adapter is None:
+    path, adapter = smollm2.NAME, assets.path(smollm2.ADAPTER)
   model = _open(path, functools.partial(_in_dtype, dtype=dtype, mesh=mesh), mesh, attention)
   if adapter is not None:
     model = _with_adapter(model, adapter, mesh, attention)
@@ -171,7 +174,7 @@ def _open(
   elif not file.exists():
     raise CheckpointError(
       f"no checkpoint at {path}: give a file, a workdir, a Hugging Face directory, or one of "
-      f"{', '.join([*sorted(EMBEDDED), smollm2.NAME])}"
+      f"{', '.join([*sorted(EMBEDDED), smollm2.NAME, smollm2.WITH_ADAPTER])}"
     )
   elif gguf_header.is_gguf(file):
     return Pretrained(*gguf_load.read(file, in_dtype, shardings, attention))

@@ -8,6 +8,9 @@ import pathlib
 from sbdjax.errors import CheckpointError
 
 NAME = "smollm2-135m"
+# The same with a drafting adapter that this package ships, see experiments/smollm2.
+WITH_ADAPTER = "smollm2-135m-sbd"
+ADAPTER = "smollm2_135m_sbd_adapter.safetensors"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 

@@ -1,0 +1,66 @@
+"""Methods compared prompt by prompt."""
+
+import jax
+import numpy as np
+import pytest
+
+from sbdjax.bench import per_prompt
+from sbdjax.decode import AR, Alternating, Fused, TextLookup, VerifiedSBD
+from sbdjax.decode.base import Limits
+from sbdjax.decode.generate import Decoder
+from sbdjax.decode.stream import Streamer
+from sbdjax.interop import load_pretrained
+
+LIMITS = Limits(20, (1,))
+
+
+@pytest.fixture(scope="module")
+def model():
+  return load_pretrained("stories260K-sbd")
+
+
+@pytest.fixture(scope="module")
+def prompts(model):
+  short, long = "Once upon a time", "Tom saw a cat. Tom saw a dog. " * 12
+  return [model.tokenizer.encode(text, bos=True) for text in (short, long)]
+
+
+@pytest.mark.parametrize(
+  "method", [AR(), VerifiedSBD(4, Alternating(), lookup=TextLookup())], ids=["ar", "verified"]
+)
+def test_results_are_those_of_whole_prompts(model, prompts, method):
+  assert len(prompts[1]) > 128  # so that a part of it is kept
+  decoder = per_prompt.PromptDecoder(model.lm, model.params, LIMITS, len(prompts[1]))
+  whole = Decoder(model.lm, LIMITS).generate(method, model.params, prompts, jax.random.key(0))
+  for prompt, want in zip(prompts, whole, strict=True):
+    kept, seconds = decoder.prefill(AR(), prompt)
+    got = decoder.run(method, prompt, kept, jax.random.key(0))
+    assert (got.text_tokens, got.nfe, got.accepted) == (want.text_tokens, want.nfe, want.accepted)
+    assert seconds > 0 and got.seconds > 0
+
+
+@pytest.mark.parametrize("method", [VerifiedSBD(4, Fused()), VerifiedSBD(6, Alternating())])
+def test_places_add_up_to_what_the_sampler_counts(model, prompts, method):
+  streamer = Streamer(model.lm, Limits(20), method, model.params, prompts[:1])
+  *_, last = frames = list(streamer.frames(0, jax.random.key(0)))
+  found = per_prompt.acceptance(iter(frames))
+  assert found.verified.sum() == last.result.drafted
+  # A draft beyond the limit may be right, and counts in the sampler.
+  assert 0 < found.accepted.sum() <= last.result.accepted
+  assert (np.diff(found.accepted) <= 0).all() and (found.accepted <= found.verified).all()
+
+
+def test_ratios_of_sums_and_their_intervals():
+  rng = np.random.default_rng(0)
+  tokens, seconds = rng.integers(50, 100, 40), rng.uniform(1, 2, 40)
+  ratio = per_prompt.ratio_of_sums(tokens, seconds)
+  assert ratio.value == pytest.approx(tokens.sum() / seconds.sum())
+  assert ratio.low < ratio.value < ratio.high
+  # The standard error of a ratio of means, by the delta method.
+  residual = tokens - ratio.value * seconds
+  error = residual.std(ddof=1) / np.sqrt(40) / seconds.mean()
+  assert (ratio.high - ratio.low) / 2 == pytest.approx(1.96 * error, rel=0.15)
+
+  # Twice as fast on every prompt is no matter of which prompts are drawn.
+  twice = per_prompt.speed_ratio(tokens, seconds, tokens, 2 * seconds)
+  assert (twice.value, twice.low, twice.high) == pytest.approx((2, 2, 2))
