@@ -256,6 +256,7 @@ def main(argv: list[str] | None = None) -> int:
   )
   add("--max_tokens", type=int, default=128)
   add("--methods", help="names between semicolons; AR is always among them")
+  add("--tuned", help="what `tune --out` wrote: its setting is one more method")
   add("--acceptance", type=int, default=4, help="prompts of each kind that places are counted on")
   add("--transformers", type=int, default=0, help="prompts of each kind for transformers; 0: none")
   add("--threads", type=int, default=2, help="of torch")
@@ -272,6 +273,8 @@ def main(argv: list[str] | None = None) -> int:
     prompts = [prompting.encode_turn(model, text)[-args.longest :] for _, text in asked]
   wanted = args.methods.split(";") if args.methods else list(METHODS)
   methods = {name: METHODS[name] for name in dict.fromkeys(["AR", *wanted])}
+  if args.tuned:
+    methods["as tuned"] = json.loads(pathlib.Path(args.tuned).read_text())["decoder"]
   runs, prefill_seconds = decode_all(model, prompts, methods, args.max_tokens)
   judge = Judge(model.need_lm(), model.params, batch_size=1)
   out, reference = record.JsonLines(pathlib.Path(args.out)), runs["AR"]
