@@ -103,15 +103,11 @@ Runs = dict[str, list[Result]]
 
 
 def decode_all(
-  model: Pretrained,
+  decoder: per_prompt.PromptDecoder,
   prompts: Sequence[Sequence[int]],
   methods: dict[str, dict[str, Any]],
-  max_tokens: int,
 ) -> tuple[Runs, list[float]]:
   """Results of every method, one a prompt; and the seconds of each prompt's own forward."""
-  limits = Limits(max_tokens, tuple(model.generation.eos_ids))
-  width = max(map(len, prompts))
-  decoder = per_prompt.PromptDecoder(model.need_lm(), model.params, limits, width)
   built = {name: from_flat(settings).method for name, settings in methods.items()}
   names, key = list(built), jax.random.key(0)
   kept, _ = decoder.prefill(AR(), prompts[0])
@@ -203,42 +199,45 @@ def acceptance_of(
 
 
 def of_transformers(
-  model: Pretrained, reference: Sequence[Result], threads: int
-) -> dict[str, list[Result]]:
-  """`transformers` generate, greedy without and with prompt look-up, as many tokens as AR gave."""
+  model: Pretrained,
+  decoder: per_prompt.PromptDecoder,
+  reference: Sequence[Result],
+  threads: int,
+) -> Runs:
+  """`transformers` generate, greedy without and with prompt look-up, and our AR in turns with them.
+
+  As many tokens as AR gave. The first one comes with the prompt's forward: both are taken off.
+  """
   import torch
 
   torch.set_num_threads(threads)
   params = adapters.split(model.params)[0]
   llama = torch_llama.make_llama(model.lm.config, params)
-  run: Callable[..., torch_llama.Generated] = functools.partial(torch_llama.generate, llama)
-  ways: dict[str, dict[str, Any]] = {
-    "transformers": {},
-    "transformers, prompt look-up": {"prompt_lookup_num_tokens": 10},
+  generate: Callable[..., torch_llama.Generated] = functools.partial(torch_llama.generate, llama)
+
+  def theirs(prompt: list[int], count: int, **options: Any) -> Result:
+    first, whole = generate([prompt], 1), generate([prompt], count, **options)
+    share = count / max(1, count - 1)
+    forwards = max(1, whole.forwards - first.forwards) * share
+    seconds = max(1e-9, whole.seconds - first.seconds) * share
+    tokens = whole.tokens[0]
+    return Result(prompt, tokens, count, forwards, 1, count, 0, 0, [], "length", seconds, 1)
+
+  def ours(prompt: list[int], count: int) -> Result:
+    kept, _ = decoder.prefill(AR(), prompt)
+    return decoder.run(AR(), prompt, kept, jax.random.key(0))
+
+  ways: dict[str, Callable[[list[int], int], Result]] = {
+    "AR": ours,
+    "transformers": theirs,
+    "transformers, prompt look-up": functools.partial(theirs, prompt_lookup_num_tokens=10),
   }
-  found: dict[str, list[Result]] = {name: [] for name in ways}
+  names = list(ways)
+  found: Runs = {name: [] for name in names}
   for i, r in enumerate(reference):
-    one = run([r.prompt_tokens], 1)
-    for name, options in list(ways.items())[:: 1 if i % 2 else -1]:
-      generated = run([r.prompt_tokens], r.valid, **options)
-      tokens = generated.tokens[0]
-      # The first token comes with the prompt's forward: both are taken off.
-      found[name].append(
-        Result(
-          r.prompt_tokens,
-          tokens,
-          r.valid,
-          max(1, generated.forwards - one.forwards),
-          1,
-          r.valid,
-          0,
-          0,
-          [],
-          r.finish,
-          max(1e-9, generated.seconds - one.seconds) * r.valid / max(1, r.valid - 1),
-          1,
-        )
-      )
+    for j in range(len(names)):
+      name = names[(i + j) % len(names)]
+      found[name].append(ways[name](r.prompt_tokens, r.valid))
   return found
 
 
@@ -275,7 +274,10 @@ def main(argv: list[str] | None = None) -> int:
   methods = {name: METHODS[name] for name in dict.fromkeys(["AR", *wanted])}
   if args.tuned:
     methods["as tuned"] = json.loads(pathlib.Path(args.tuned).read_text())["decoder"]
-  runs, prefill_seconds = decode_all(model, prompts, methods, args.max_tokens)
+  limits = Limits(args.max_tokens, tuple(model.generation.eos_ids))
+  width = max(map(len, prompts))
+  decoder = per_prompt.PromptDecoder(model.need_lm(), model.params, limits, width)
+  runs, prefill_seconds = decode_all(decoder, prompts, methods)
   judge = Judge(model.need_lm(), model.params, batch_size=1)
   out, reference = record.JsonLines(pathlib.Path(args.out)), runs["AR"]
   common = {
@@ -306,8 +308,9 @@ def main(argv: list[str] | None = None) -> int:
       i for kind in dict.fromkeys(kinds)
       for i in np.flatnonzero(np.array(kinds) == kind)[: args.transformers]
     ]  # fmt: skip
-    base = [reference[i] for i in few]
-    for name, results in of_transformers(model, base, args.threads).items():
+    theirs = of_transformers(model, decoder, [reference[i] for i in few], args.threads)
+    base = theirs.pop("AR")
+    for name, results in theirs.items():
       found = line(name, {}, [kinds[i] for i in few], results, base)
       out.append(found | differences(model, results, base) | common)
       show(found)
