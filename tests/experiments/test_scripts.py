@@ -10,6 +10,7 @@ import pytest
 
 from sbdjax.data import token_file
 from sbdjax.decode import flat_names
+from sbdjax.decode.decoding import MAX_TOKENS
 from sbdjax.decode.decoding import from_flat
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
@@ -34,7 +35,7 @@ def test_shell_scripts_name_scripts_and_settings_that_exist(path):
   text = path.read_text().replace("$OUT", str(path.parent)).replace("$out", str(path.parent))
   for name in re.findall(r"(?:experiments/)?[\w/.-]+\.py\b", text):
     assert (ROOT.parent / name).is_file(), name
-  assert set(re.findall(r"decoder\.(\w+)=", text)) <= flat_names.known_names()
+  assert set(re.findall(r"decoder\.(\w+)=", text)) <= flat_names.known_names() | {MAX_TOKENS}
 
 
 @pytest.mark.long
