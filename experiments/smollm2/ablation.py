@@ -49,12 +49,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "loss.teacher_temperature": 0.5,
   },
   "masks at random": {"loss.full_mask_fraction": 0.0},
-  "block sizes 4 to 8": {"loss.block_size_min": 4},
-  "weights 0.8 to the power of the place": {"loss.distance_decay": 0.8},
   "rate 2e-3": {"optim.learning_rate": 2e-3},
   "rate 8e-3": {"optim.learning_rate": 8e-3},
-  "rank 8": {"model.adapter.rank": 8},
-  "rank 32": {"model.adapter.rank": 32},
+  "rank 4": {"model.adapter.rank": 4},
 }
 
 
@@ -94,7 +91,7 @@ def measure(model: Pretrained, prompts: list[list[int]]) -> dict[str, float]:
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--out", type=pathlib.Path, required=True)
-  parser.add_argument("--steps", type=int, default=400)
+  parser.add_argument("--steps", type=int, default=250)
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--prompts", type=int, default=240)
   args = parser.parse_args(argv)

@@ -17,7 +17,7 @@ if [ -z "$ADAPTER" ]; then
   $PY -m sbdjax collect --checkpoint=smollm2-135m --chat --prompts=runs/prompts.jsonl --longest=320 \
     --decoder.max_tokens=144 --batch_size=64 --shard_size=192 --workdir=runs/smollm2_text
   $PY -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter
-  $PY -m sbdjax convert runs/smollm2_adapter "$ADAPTER"
+  $PY -m sbdjax convert runs/smollm2_adapter "$ADAPTER" --dtype=bfloat16
   $PY $OUT/ablation.py --out=$OUT/ablation.jsonl
 fi
 

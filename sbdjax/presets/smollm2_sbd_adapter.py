@@ -5,7 +5,7 @@ r"""A drafting adapter for SmolLM2-135M-Instruct, trained on answers that the mo
     --workdir=runs/smollm2_text
   python -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter \
     --config.data.path=runs/smollm2_text/tokens.npz
-  python -m sbdjax convert runs/smollm2_adapter adapter.safetensors
+  python -m sbdjax convert runs/smollm2_adapter adapter.safetensors --dtype=bfloat16
 
 The model's own weights are frozen; every block is masked whole, as verified decoding asks. The
 answers are greedy ones, so each label is what the model itself would choose. Variants: `rank8`
