@@ -10,8 +10,7 @@ import pytest
 
 from sbdjax.data import token_file
 from sbdjax.decode import flat_names
-from sbdjax.decode.decoding import MAX_TOKENS
-from sbdjax.decode.decoding import from_flat
+from sbdjax.decode.decoding import MAX_TOKENS, from_flat
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from tests import models
