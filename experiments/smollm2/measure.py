@@ -40,7 +40,6 @@ from sbdjax.decode.decoding import from_flat
 from sbdjax.decode.generate import Result
 from sbdjax.decode.stream import Streamer
 from sbdjax.evals import record
-from sbdjax.evals.judge import Judge
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.nn import adapter as adapters
 
@@ -78,7 +77,6 @@ METHODS: dict[str, dict[str, Any]] = {
   "verified, alternating + look-up": {**_ALTERNATING, **_LOOKUP},
   "verified, fused + look-up": {**_FUSED, **_LOOKUP},
 }  # fmt: skip
-LOSSY = ("sbd",)
 
 
 def kind_of(category: str) -> str:
@@ -100,21 +98,25 @@ def read_questions(path: str, per_kind: int) -> list[tuple[str, str]]:
 
 
 Runs = dict[str, list[Result]]
+LOSSY = ("sbd",)
 
 
 def decode_all(
   decoder: per_prompt.PromptDecoder,
   prompts: Sequence[Sequence[int]],
   methods: dict[str, dict[str, Any]],
-) -> tuple[Runs, list[float]]:
-  """Results of every method, one a prompt; and the seconds of each prompt's own forward."""
+) -> tuple[Runs, dict[str, list[float]], list[float]]:
+  """Results of every method, one a prompt; nats of AR's texts and of those of methods that are not
+  lossless, under the model itself; and the seconds of each prompt's own forward."""
   built = {name: from_flat(settings).method for name, settings in methods.items()}
   names, key = list(built), jax.random.key(0)
   kept, _ = decoder.prefill(AR(), prompts[0])
   for name in names:  # compiled and warm
     decoder.run(built[name], prompts[0], kept, key)
     print(f"compiled {name}", file=sys.stderr, flush=True)
+  judged = [name for name in names if name == "AR" or methods[name]["name"] in LOSSY]
   runs: Runs = {name: [] for name in names}
+  nats: dict[str, list[float]] = {name: [] for name in judged}
   prefill_seconds = []
   for i, prompt in enumerate(prompts):
     kept, seconds = decoder.prefill(AR(), prompt)
@@ -122,9 +124,11 @@ def decode_all(
     for j in range(len(names)):
       name = names[(i + j) % len(names)]
       runs[name].append(decoder.run(built[name], prompt, kept, key))
+    for name in judged:
+      nats[name].append(decoder.nll(prompt, kept, runs[name][-1].text_tokens))
     if (i + 1) % 10 == 0:
       print(f"{i + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
-  return runs, prefill_seconds
+  return runs, nats, prefill_seconds
 
 
 def differences(
@@ -198,6 +202,22 @@ def acceptance_of(
   }
 
 
+def count_places(
+  model: Pretrained,
+  prompts: Sequence[Sequence[int]],
+  methods: dict[str, dict[str, Any]],
+  args: argparse.Namespace,
+) -> int:
+  """Adds a line for each verified method: its drafts by place."""
+  out, about = record.JsonLines(pathlib.Path(args.out)), record.provenance()
+  for name, settings in methods.items():
+    if settings["name"] == "sbd_verified":
+      places = acceptance_of(model, prompts, settings, args.max_tokens)
+      out.append({"method": name, "prompts": len(prompts), "places": places} | about)
+      print(name, places, flush=True)
+  return 0
+
+
 def of_transformers(
   model: Pretrained,
   decoder: per_prompt.PromptDecoder,
@@ -256,7 +276,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--max_tokens", type=int, default=128)
   add("--methods", help="names between semicolons; AR is always among them")
   add("--tuned", help="what `tune --out` wrote: its setting is one more method")
-  add("--acceptance", type=int, default=4, help="prompts of each kind that places are counted on")
+  add("--places", action="store_true", help="count drafts accepted by place, and time nothing")
   add("--transformers", type=int, default=0, help="prompts of each kind for transformers; 0: none")
   add("--threads", type=int, default=2, help="of torch")
   add("--out", required=True, help=".jsonl, added to")
@@ -274,11 +294,12 @@ def main(argv: list[str] | None = None) -> int:
   methods = {name: METHODS[name] for name in dict.fromkeys(["AR", *wanted])}
   if args.tuned:
     methods["as tuned"] = json.loads(pathlib.Path(args.tuned).read_text())["decoder"]
+  if args.places:
+    return count_places(model, prompts, methods, args)
   limits = Limits(args.max_tokens, tuple(model.generation.eos_ids))
-  width = max(map(len, prompts))
+  width = args.longest
   decoder = per_prompt.PromptDecoder(model.need_lm(), model.params, limits, width)
-  runs, prefill_seconds = decode_all(decoder, prompts, methods)
-  judge = Judge(model.need_lm(), model.params, batch_size=1)
+  runs, nats, prefill_seconds = decode_all(decoder, prompts, methods)
   out, reference = record.JsonLines(pathlib.Path(args.out)), runs["AR"]
   common = {
     "checkpoint": args.checkpoint,
@@ -288,19 +309,12 @@ def main(argv: list[str] | None = None) -> int:
     "prompt_tokens": [len(p) for p in prompts],
     "prefill_seconds": sum(prefill_seconds),
   } | about
-  some = [
-    i
-    for kind in dict.fromkeys(kinds)
-    for i in np.flatnonzero(np.array(kinds) == kind)[: args.acceptance]
-  ]
   for name, settings in methods.items():
     found = line(name, settings, kinds, runs[name], reference)
     found |= differences(model, runs[name], reference)
-    if settings["name"] in LOSSY or name == "AR":
-      scores = judge.score(prompts, [r.text_tokens for r in runs[name]])
-      found["judge_nll"] = per_prompt.ratio_of_sums(scores.nll, scores.tokens)._asdict()
-    if settings["name"] == "sbd_verified" and some:
-      found["places"] = acceptance_of(model, [prompts[i] for i in some], settings, args.max_tokens)
+    if name in nats:
+      tokens = [r.valid for r in runs[name]]
+      found["judge_nll"] = per_prompt.ratio_of_sums(nats[name], tokens)._asdict()
     out.append(found | common)
     show(found)
   if args.transformers:

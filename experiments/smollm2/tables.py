@@ -110,13 +110,16 @@ def draw(lines: list[dict[str, Any]], path: pathlib.Path, title: str) -> None:
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("points", type=pathlib.Path)
+  parser.add_argument("--places", type=pathlib.Path, help="what measure.py --places wrote")
   parser.add_argument("--picture", type=pathlib.Path)
   parser.add_argument(
     "--title", default="SmolLM2-135M-Instruct on Spec-Bench, two CPU cores, float32"
   )
   args = parser.parse_args(argv)
   lines = [json.loads(line) for line in args.points.read_text().splitlines()]
-  print(main_table(lines), kinds_table(lines), places_table(lines), sep="\n")
+  print(main_table(lines), kinds_table(lines), sep="\n")
+  if args.places:
+    print(places_table([json.loads(line) for line in args.places.read_text().splitlines()]))
   if args.picture:
     draw(lines, args.picture, args.title)
   return 0

@@ -17,10 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sbdjax import cache as kv_cache
 from sbdjax.bench.timing import Program, compile_for, sampler_programs
+from sbdjax.cache import KVCache
 from sbdjax.decode import sizes
 from sbdjax.decode.base import Limits
-from sbdjax.decode.causal.ar import prefill
+from sbdjax.decode.causal.ar import AR, prefill
 from sbdjax.decode.generate import Result, pad_prompts, results_of
 from sbdjax.decode.kept import KeptText
 from sbdjax.decode.method import Method
@@ -28,6 +30,7 @@ from sbdjax.decode.prepared import Prepared
 from sbdjax.decode.programs import Programs
 from sbdjax.decode.stream import Frame
 from sbdjax.lm import LM
+from sbdjax.masks import Cached
 
 _DRAWS = 10_000  # of the bootstrap
 
@@ -85,6 +88,19 @@ class PromptDecoder:
     out = jax.block_until_ready(loop(*args[:3], state))
     return results_of(out, 1, time.perf_counter() - start, 1)[0]
 
+  def nll(self, prompt: Sequence[int], kept: KeptText, tokens: Sequence[int]) -> float:
+    """-log p of `tokens` after the prompt, nats, by the model's own next-token distributions."""
+    params = self._prepared(AR(), self._params, 1)
+    text = [prompt[-1], *tokens][: self._limits.max_tokens]
+    padded, _ = pad_prompts([text], self._limits.max_tokens)
+    cache = kv_cache.resized(kept.cache, self._width + self._limits.max_tokens)
+    cache = cache.replace(length_B=jnp.full((1,), len(prompt) - 1, jnp.int32))
+    args = params, jnp.asarray(padded), cache
+    run = functools.partial(_next_log_probs, self._lm)
+    program = self._programs.find(args, lambda: self._counted(compile_for(jax.jit(run), *args)))
+    log_p_TxV = np.asarray(program(*args))
+    return -float(log_p_TxV[np.arange(len(tokens)), list(tokens)].sum())
+
   def _compile(self, args: tuple) -> tuple[Any, Any]:
     init, loop = sampler_programs(self._lm, *args)
     return self._counted(init), self._counted(loop)
@@ -92,6 +108,19 @@ class PromptDecoder:
   def _counted(self, program: Program) -> Any:
     self.compile_seconds += program.compile_seconds
     return program.call
+
+
+def _next_log_probs(lm: LM, params: Any, tokens_1xT: jax.Array, cache: KVCache) -> jax.Array:
+  """float32 [T, V]: log p of what follows each token, which come after those in the cache."""
+  length_B, width = cache.length_B, tokens_1xT.shape[1]
+  hidden, _ = lm.apply(
+    params,
+    tokens_1xT,
+    positions_BxT=length_B[:, None] + jnp.arange(width),
+    mask=Cached(length_B, jnp.zeros_like(length_B), num_causal=width),
+    cache=cache,
+  )
+  return jax.nn.log_softmax(lm.logits(params, hidden[0]), axis=-1)
 
 
 def ratio_of_sums(over: Sequence[float], under: Sequence[float], share: float = 0.95) -> Ratio:
