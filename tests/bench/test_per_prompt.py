@@ -9,6 +9,7 @@ from sbdjax.decode import AR, Alternating, Fused, TextLookup, VerifiedSBD
 from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Decoder
 from sbdjax.decode.stream import Streamer
+from sbdjax.evals.judge import Judge
 from sbdjax.interop import load_pretrained
 
 LIMITS = Limits(20, (1,))
@@ -37,6 +38,16 @@ def test_results_are_those_of_whole_prompts(model, prompts, method):
     got = decoder.run(method, prompt, kept, jax.random.key(0))
     assert (got.text_tokens, got.nfe, got.accepted) == (want.text_tokens, want.nfe, want.accepted)
     assert seconds > 0 and got.seconds > 0
+
+
+def test_texts_are_judged_as_by_whole_forwards(model, prompts):
+  decoder = per_prompt.PromptDecoder(model.lm, model.params, LIMITS, len(prompts[1]))
+  texts = [model.tokenizer.encode(text) for text in ("there was", "Tom saw a bird. Tom saw")]
+  assert max(map(len, texts)) <= LIMITS.max_tokens
+  want = Judge(model.lm, model.params).score(prompts, texts).nll
+  for prompt, text, nats in zip(prompts, texts, want, strict=True):
+    kept, _ = decoder.prefill(AR(), prompt)
+    assert decoder.nll(prompt, kept, text) == pytest.approx(nats, rel=1e-5)
 
 
 @pytest.mark.parametrize("method", [VerifiedSBD(4, Fused()), VerifiedSBD(6, Alternating())])
