@@ -27,7 +27,12 @@ def prompts(model):
 
 
 @pytest.mark.parametrize(
-  "method", [AR(), VerifiedSBD(4, Alternating(), lookup=TextLookup())], ids=["ar", "verified"]
+  "method",
+  [
+    AR(),
+    pytest.param(VerifiedSBD(4, Alternating(), lookup=TextLookup()), marks=pytest.mark.long),
+  ],
+  ids=["ar", "verified"],
 )
 def test_results_are_those_of_whole_prompts(model, prompts, method):
   assert len(prompts[1]) > 128  # so that a part of it is kept
@@ -50,7 +55,10 @@ def test_texts_are_judged_as_by_whole_forwards(model, prompts):
     assert decoder.nll(prompt, kept, text) == pytest.approx(nats, rel=1e-5)
 
 
-@pytest.mark.parametrize("method", [VerifiedSBD(4, Fused()), VerifiedSBD(6, Alternating())])
+@pytest.mark.parametrize(
+  "method",
+  [VerifiedSBD(4, Fused()), pytest.param(VerifiedSBD(6, Alternating()), marks=pytest.mark.long)],
+)
 def test_places_add_up_to_what_the_sampler_counts(model, prompts, method):
   streamer = Streamer(model.lm, Limits(20), method, model.params, prompts[:1])
   *_, last = frames = list(streamer.frames(0, jax.random.key(0)))

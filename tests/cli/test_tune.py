@@ -100,6 +100,7 @@ def test_tuned_and_then_used(kept, prompts, tmp_path, no_clock, capsys):
   ) and nothing == ""  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_table(kept, prompts, no_clock, capsys):
   args = ["--checkpoint=stories260K-sbd", f"--prompts={prompts}", "--max_tokens=12"]
   assert entry.main(["tune", *args, "--turns=3"]) == 0
@@ -108,6 +109,7 @@ def test_the_table(kept, prompts, no_clock, capsys):
   assert "2.00" in out and f"written to {kept}/" in out and "generate and chat" in out
 
 
+@pytest.mark.long
 def test_drawn_text_stays_that_of_ar_too(kept, tiny, capsys):
   keep(tiny)
   args = [f"--checkpoint={tiny}", "--prompt_tokens=[[5]]", "--decoder.temperature=1", "--seed=3"]

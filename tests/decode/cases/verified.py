@@ -52,5 +52,5 @@ CASES = [
     "alternating", Alternating(), verified.whole_chain, 3, long=True, alternate=True, look=(4, 2, 1)
   ),
   _verified("fused", Fused(), verified.whole_chain, 5, WARM, long=True, look=(2, 3, 1)),
-  _verified("none", NoDrafting(), verified.nowhere, 16, look=(3, 2, 1)),
+  _verified("none", NoDrafting(), verified.nowhere, 16, long=True, look=(3, 2, 1)),
 ]
