@@ -132,7 +132,8 @@ def make_lm(config: TransformerConfig, attention: str = "auto") -> LM:
   def prepared(params: Params, rows: int = 1) -> Params:
     if prepare.HEAD in params or isinstance(params["layers"], tuple):
       return params
-    return prepare.for_device(params, rows, prepare.one_device(params))
+    device = prepare.one_device(params)
+    return prepare.for_device(params, rows, device, config.product_dtype)
 
   return LM(config, init, apply, logits, init_cache, prepared)
 

@@ -118,6 +118,7 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument(
     "--counts", type=int, nargs=3, default=(400, 200, 800), help="of GSM8K, MBPP and templates"
   )
+  parser.add_argument("--without", default="", help=".jsonl of prompts to leave out")
   parser.add_argument("--seed", type=int, default=0)
   args = parser.parse_args(argv)
   rng = np.random.default_rng(args.seed)
@@ -132,6 +133,9 @@ def main(argv: list[str] | None = None) -> int:
   share = -(-args.counts[2] // len(args.texts))
   for path in args.texts:
     prompts += list(asked(documents(path), share, rng))
+  if args.without:
+    taken = set(questions(args.without, "prompt"))
+    prompts = [x for x in prompts if x["prompt"] not in taken]
   # Any part of the file is a sample of the whole.
   lines = [json.dumps(prompts[i]) for i in rng.permutation(len(prompts))]
   text = "\n".join(lines) + "\n"

@@ -151,7 +151,7 @@ def measure(args: argparse.Namespace, texts: dict[str, str]) -> dict[str, Any]:
     "bench": "decoding",
     "checkpoint": args.checkpoint,
     "adapter": args.adapter,
-    "dtype": shape.compute_dtype,
+    "dtype": shape.precision,
     "max_tokens": args.max_tokens,
     "rows": [dataclasses.asdict(row) for row in rows],
     "same_greedy_tokens_as_transformers": agreements,

@@ -52,7 +52,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     "bench": "parallel",
     "checkpoint": args.checkpoint,
     "adapter": args.adapter,
-    "dtype": model.lm.config.compute_dtype,
+    "dtype": model.lm.config.precision,
     "context": args.context,
     "repeats": args.repeats,
     "points": [dataclasses.asdict(p) for p in points],

@@ -252,7 +252,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     "bench": "peers",
     "model": name,
     "parameters": sum(x.size for x in jax.tree.leaves(model.params)),
-    "dtype": lm.config.compute_dtype,
+    "dtype": lm.config.precision,
     "start": start,
     "max_tokens": args.max_tokens,
     "turns": args.turns,

@@ -131,7 +131,7 @@ def main(argv: list[str]) -> int:
   values = evaluate(model, batches, args.block_size, args.seed)
   if args.json:
     settings = {k: v for k, v in vars(args).items() if k != "json"}
-    about = {"data": fields, "corpus": corpus.origin, "dtype": shape.compute_dtype}
+    about = {"data": fields, "corpus": corpus.origin, "dtype": shape.precision}
     print(json.dumps(values | settings | about | record.provenance()))
     return 0
   print(f"{args.checkpoint} on {corpus.origin} ({len(corpus.tokens):,} tokens)")

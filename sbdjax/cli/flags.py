@@ -13,13 +13,16 @@ from typing import Any
 from sbdjax.decode import flat_names
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
-from sbdjax.interop.pretrained import STORED
+from sbdjax.interop.pretrained import MIXED, STORED
 from sbdjax.settings import field_types, nearest, parse_value
 
 # Of --dtype, where a checkpoint is decoded.
-DTYPES = ("float32", "bfloat16", "float16", STORED)
+DTYPES = ("float32", "bfloat16", "float16", MIXED, STORED)
 CHECKPOINT_HELP = "embedded name, checkpoint file, training workdir or Hugging Face directory"
-DTYPE_HELP = "default: the checkpoint's, on a CPU float32; stored: the checkpoint's"
+DTYPE_HELP = (
+  "default: the checkpoint's, on a CPU float32; stored: the checkpoint's; "
+  "mixed: weights and their products in bfloat16, all else in float32"
+)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, help: str = "", **kwargs: Any) -> None:

@@ -197,7 +197,7 @@ def main(argv: list[str]) -> int:
     "adapter": args.adapter,
     "seed": args.seed,
     "device": record.device(),
-    "dtype": model.lm.config.compute_dtype,
+    "dtype": model.lm.config.precision,
   }
   for result in decoder.generate(method, model.params, prompts, key, args.batch_size):
     compiled = {"compile_seconds": decoder.compile_seconds}

@@ -104,7 +104,7 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
     "verb": "tune",
     "checkpoint": args.checkpoint,
     "adapter": args.adapter,
-    "dtype": lm.config.compute_dtype,
+    "dtype": lm.config.precision,
     "decoder": dict(best.settings),
     "ratio": _number(best)._asdict(),
     "prompts": len(prompts),

@@ -253,7 +253,7 @@ class Bench:
     return {
       "compile_seconds": decoder.compile_seconds - compiled_before,
       **measurements(passes, judge, own),
-      "dtype": model.lm.config.compute_dtype,
+      "dtype": model.lm.config.precision,
       "batch_size": sweep.batch_size,
     }
 

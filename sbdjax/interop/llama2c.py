@@ -23,7 +23,14 @@ from sbdjax.nn.transformer import TransformerConfig
 
 _HEADER = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len")
 # Fields of our configuration that no file has to say: rotary pairs are reordered, numbers widened.
-_NOT_WRITTEN = ("rope_interleaved", "param_dtype", "compute_dtype", "remat", "dropout")
+_NOT_WRITTEN = (
+  "rope_interleaved",
+  "param_dtype",
+  "compute_dtype",
+  "product_dtype",
+  "remat",
+  "dropout",
+)
 
 
 def read(path: str | pathlib.Path) -> tuple[TransformerConfig, dict]:

@@ -39,6 +39,8 @@ EMBEDDED = {
 
 # As `dtype`: that of the checkpoint, whatever the device.
 STORED = "stored"
+# As `dtype`: products in bfloat16, sums and all else in float32.
+MIXED = "mixed"
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +99,10 @@ def load_pretrained(
       `WORKDIR/checkpoints/STEP`.
     dtype: of parameters and activations. None: the checkpoint's, but float32 for half precision on a
       CPU, which has no products of it: XLA would widen every weight in every forward. "stored": the
-      checkpoint's anywhere, to train on or to save again. Quantized weights count as float32.
+      checkpoint's anywhere, to train on or to save again. "mixed": weights of bfloat16, and
+      activations rounded to it where they meet weights, all else float32 (`product_dtype` of the
+      configuration): what a CPU with instructions for it (AVX512-BF16, AMX) does faster when a
+      forward has several tokens. Quantized weights count as float32.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
       default device. Hugging Face directories and GGUF files are read tensor by tensor into that
       layout. The model's functions are traced with it, for kernels that have to be cut over devices.
@@ -140,6 +145,10 @@ def _in_dtype(config: TransformerConfig, dtype: str | None, mesh: Mesh | None) -
       dtype = "float32"
   if dtype in (None, STORED):
     return config
+  if dtype == MIXED:
+    return dataclasses.replace(
+      config, param_dtype="bfloat16", compute_dtype="float32", product_dtype="bfloat16"
+    )
   return dataclasses.replace(config, param_dtype=dtype, compute_dtype=dtype)
 
 

@@ -30,6 +30,7 @@ _CHOICES = {
   "positions": ("rotary", "learned"),
   "param_dtype": ("float32", "bfloat16", "float16"),
   "compute_dtype": ("float32", "bfloat16", "float16"),
+  "product_dtype": ("", "float32", "bfloat16", "float16"),
   "remat": tuple(REMAT_POLICIES),
 }
 
@@ -61,6 +62,8 @@ class TransformerConfig:
       prediction: `LM.logits` leaves it out.
     param_dtype: dtype parameters are stored in.
     compute_dtype: dtype of activations; norms, softmax and logits are float32 always.
+    product_dtype: dtype that activations and weights are rounded to where they are multiplied; the
+      sum is float32 at least. "": `compute_dtype`. Attention is not rounded.
     remat: what the backward pass may keep of a layer: "none", "dots", "attention" or "full".
     norm: "rms", or "layer" for LayerNorm with scale and bias (GPT-2, ESM-2).
     mlp: "swiglu", or a plain two-layer MLP with "gelu" (ESM-2) or its tanh form "gelu_tanh" (GPT-2).
@@ -100,6 +103,7 @@ class TransformerConfig:
   mask_id: int | None = None
   param_dtype: str = "float32"
   compute_dtype: str = "float32"
+  product_dtype: str = ""
   remat: str = "none"
   norm: str = "rms"
   mlp: str = "swiglu"
@@ -113,6 +117,13 @@ class TransformerConfig:
   unused_rows: int = 0
   dropout: float = 0.0
   adapter: AdapterConfig | None = None
+
+  @property
+  def precision(self) -> str:
+    """Its numerics, as records name them: of activations, and of products where that differs."""
+    if self.product_dtype in ("", self.compute_dtype):
+      return self.compute_dtype
+    return f"{self.compute_dtype}, products in {self.product_dtype}"
 
   def __post_init__(self) -> None:
     sizes = ("vocab_size", "num_layers", "d_model", "num_heads", "num_kv_heads", "d_ff")

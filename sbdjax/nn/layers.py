@@ -44,7 +44,7 @@ class Attention(nn.Module):
     heads_of = {"q": c.num_heads, "k": c.num_kv_heads, "v": c.num_kv_heads}
     init, shape = dense_init(c.d_model), lambda heads: (c.d_model, heads, c.head_dim)
     weights = [Weight(f"{name}_kernel", init, shape(heads)) for name, heads in heads_of.items()]
-    several = products(self, x_BxTxD, weights, c.param_dtype)
+    several = products(self, x_BxTxD, weights, c.param_dtype, c.product_dtype)
     for (name, heads), y in zip(heads_of.items(), several, strict=True):
       y = adapted(self, c.adapter, name, x_BxTxD, y, self.num_open)
       if c.qkv_bias:
@@ -71,7 +71,7 @@ class Attention(nn.Module):
     out = jnp.swapaxes(out, 1, 2).reshape(*x_BxTxD.shape[:-1], -1)
     fan_in = c.num_heads * c.head_dim
     init, shape = dense_init(fan_in * 2 * c.num_layers), (c.num_heads, c.head_dim, c.d_model)
-    y = linear(out, weight(self, "o_kernel", init, shape, c.param_dtype))
+    y = linear(out, weight(self, "o_kernel", init, shape, c.param_dtype), c.product_dtype)
     out = adapted(self, c.adapter, "o", out, y, self.num_open)
     if c.o_bias:
       bias = self.param("o_bias", nn.initializers.zeros, (c.d_model,), c.param_dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -33,17 +34,23 @@ class Transposed:
 
   w: jax.Array
 
-  def times(self, x: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
-    """[..., I] -> [..., O]; accumulated and returned in `dtype` (None: that of `x`)."""
-    rows = x.reshape(-1, x.shape[-1])
-    w = self.w.astype(x.dtype)
+  def times(
+    self, x: jax.Array, product_dtype: str = "", dtype: jnp.dtype | None = None
+  ) -> jax.Array:
+    """[..., I] -> [..., O], as `linear`; returned in `dtype` (None: that of `x`)."""
+    dtype = x.dtype if dtype is None else dtype
+    w, rows = _rounded(self.w, x.reshape(-1, x.shape[-1]), product_dtype)
+    count = rows.shape[0]
+    if count == 1 and w.dtype == jnp.bfloat16:
+      # XLA has fast products of bfloat16 on a CPU, but none of a matrix and a vector.
+      rows = jnp.pad(rows, ((0, 1), (0, 0)))
     if 1 < rows.shape[0] <= _FEW_ROWS:
-      y = jnp.einsum("oi,it->ot", w, rows.T, preferred_element_type=dtype)
+      y = jnp.einsum("oi,ti->ot", w, rows, preferred_element_type=dtype)
       # XLA would otherwise turn the product around.
       y = jax.lax.optimization_barrier(y).T
     else:
       y = jnp.einsum("ti,oi->to", rows, w, preferred_element_type=dtype)
-    return y.reshape(*x.shape[:-1], -1)
+    return y[:count].reshape(*x.shape[:-1], -1)
 
 
 def weight(
@@ -73,7 +80,11 @@ class Weight(NamedTuple):
 
 
 def products(
-  module: nn.Module, x_BxTxI: jax.Array, weights: Sequence[Weight], dtype: str
+  module: nn.Module,
+  x_BxTxI: jax.Array,
+  weights: Sequence[Weight],
+  dtype: str,
+  product_dtype: str = "",
 ) -> list[jax.Array]:
   """`x` times each of several weights, [B, T, O] each, as `linear` has them.
 
@@ -82,9 +93,9 @@ def products(
   """
   prepared: Any = module.get_variable("params", joined(w.name for w in weights))
   if not isinstance(prepared, Transposed):
-    return [linear(x_BxTxI, weight(module, *w, dtype)) for w in weights]
+    return [linear(x_BxTxI, weight(module, *w, dtype), product_dtype) for w in weights]
   sizes = [math.prod(w.shape[1:]) for w in weights]
-  return jnp.split(prepared.times(x_BxTxI), np.cumsum(sizes)[:-1], axis=-1)
+  return jnp.split(prepared.times(x_BxTxI, product_dtype), np.cumsum(sizes)[:-1], axis=-1)
 
 
 def joined(names: Iterable[str]) -> str:
@@ -98,37 +109,81 @@ def as_matrix(name: str, kernel: _Kernel) -> _Kernel:
   return kernel.reshape(math.prod(kernel.shape[:inputs]), -1)
 
 
-def linear(x_BxTxI: jax.Array, w_IxO: jax.Array | Transposed) -> jax.Array:
-  """x @ w, [B, T, I] x [I, O] -> [B, T, O], in the dtype of x; not differentiable if `Transposed`."""
+def linear(x_BxTxI: jax.Array, w_IxO: jax.Array | Transposed, product_dtype: str = "") -> jax.Array:
+  """x @ w, [B, T, I] x [I, O] -> [B, T, O], in the dtype of x; not differentiable if `Transposed`.
+
+  Args:
+    product_dtype: what both factors are rounded to before they are multiplied (and the gradient of
+      the result, in the backward pass); "": the dtype of x.
+  """
   if isinstance(w_IxO, Transposed):
-    return w_IxO.times(x_BxTxI)
-  return _linear(x_BxTxI, w_IxO.astype(x_BxTxI.dtype))
+    return w_IxO.times(x_BxTxI, product_dtype)
+  return _linear(x_BxTxI, w_IxO, product_dtype, None)
 
 
-@jax.custom_vjp
-def _linear(x_BxTxI: jax.Array, w_IxO: jax.Array) -> jax.Array:
-  """x @ w.
+def to_vocabulary(
+  hidden: jax.Array, head_VxD: jax.Array | Transposed, product_dtype: str = ""
+) -> jax.Array:
+  """float32 logits [..., V] of hidden states [..., D]; `product_dtype` as of `linear`."""
+  if isinstance(head_VxD, Transposed):
+    return head_VxD.times(hidden, product_dtype, jnp.float32)
+  if not product_dtype:
+    w = head_VxD.astype(hidden.dtype)
+    return jnp.einsum("...d,vd->...v", hidden, w, preferred_element_type=jnp.float32)
+  return _linear(hidden, head_VxD.T, product_dtype, jnp.float32)
+
+
+def _rounded(w: jax.Array, x: jax.Array, product_dtype: str) -> tuple[jax.Array, jax.Array]:
+  """The factors of a product, as they are multiplied."""
+  dtype = product_dtype or x.dtype
+  return w.astype(dtype), x.astype(dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _linear(
+  x: jax.Array, w_IxO: jax.Array, product_dtype: str, dtype: jnp.dtype | None
+) -> jax.Array:
+  """x @ w, accumulated in float32 at least, in `dtype` (None: that of x).
 
   Autodiff would compute the weight gradient as (g^T x)^T, for which XLA on CPU transposes g, and
   with it recomputes whatever elementwise work made g. Here the narrower operand is the one that
   is transposed; values are the same.
   """
-  return x_BxTxI @ w_IxO
+  w, rounded = _rounded(w_IxO, x, product_dtype)
+  return _contract(rounded, w, (x.ndim - 1,), (0,), x.dtype if dtype is None else dtype)
 
 
-def _forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-  return x @ w, (x, w)
+def _contract(
+  a: jax.Array, b: jax.Array, axes_a: Sequence[int], axes_b: Sequence[int], dtype: jnp.dtype
+) -> jax.Array:
+  """The sum over `axes_a` of a and `axes_b` of b, taken in the wider dtype and given in `dtype`."""
+  wider = jnp.promote_types(a.dtype, dtype)
+  numbers = ((tuple(axes_a), tuple(axes_b)), ((), ()))
+  return jax.lax.dot_general(a, b, numbers, preferred_element_type=wider).astype(dtype)
+
+
+def _forward(
+  x: jax.Array, w: jax.Array, product_dtype: str, dtype: jnp.dtype | None
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  return _linear(x, w, product_dtype, dtype), (x, w)
 
 
 def _backward(
-  residuals: tuple[jax.Array, jax.Array], g_BxTxO: jax.Array
+  product_dtype: str,
+  dtype: jnp.dtype | None,
+  residuals: tuple[jax.Array, jax.Array],
+  g: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
+  del dtype
   x, w = residuals
-  if x.shape[-1] <= g_BxTxO.shape[-1]:
-    d_w = jnp.einsum("bti,bto->io", x, g_BxTxO)
+  w_IxO, rounded = _rounded(w, x, product_dtype)
+  g = g.astype(rounded.dtype)
+  rows = tuple(range(x.ndim - 1))
+  if x.shape[-1] <= g.shape[-1]:
+    d_w = _contract(rounded, g, rows, rows, w.dtype)
   else:
-    d_w = jnp.einsum("bto,bti->oi", g_BxTxO, x).T
-  return g_BxTxO @ w.T, d_w
+    d_w = _contract(g, rounded, rows, rows, w.dtype).T
+  return _contract(g, w_IxO, (x.ndim - 1,), (1,), x.dtype), d_w
 
 
 _linear.defvjp(_forward, _backward)

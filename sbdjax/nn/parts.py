@@ -84,9 +84,10 @@ class MLP(nn.Module):
     def project(names: Sequence[str], x: jax.Array, features: int, fan_in: int) -> list[jax.Array]:
       init, shape = dense_init(fan_in), (x.shape[-1], features)
       weights = [Weight(f"{name}_kernel", init, shape) for name in names]
-      several = zip(names, products(self, x, weights, c.param_dtype), strict=True)
+      several = products(self, x, weights, c.param_dtype, c.product_dtype)
       return [
-        biased(name, adapted(self, c.adapter, name, x, y, self.num_open)) for name, y in several
+        biased(name, adapted(self, c.adapter, name, x, y, self.num_open))
+        for name, y in zip(names, several, strict=True)
       ]
 
     def biased(name: str, y: jax.Array) -> jax.Array:

@@ -1,12 +1,13 @@
 """Parameters prepared once for decoding: same network, arrays as a device's products want them.
 
-Four things on a CPU (`experiments/benchmarks/cases_prepare.py` measures them):
+Five things on a CPU (`experiments/benchmarks/cases_prepare.py` measures them):
 
 layers      `nn.scan` over stacked layers copies the weights of each before it multiplies by them.
             Separate arrays are multiplied as they lie.
 transposed  Forwards of 2 to 32 rows (B T) want weights as [O, I], and so do forwards of one row
             where layers are large; of small ones they want [I, O].
 joined      Weights of one input (q, k, v; gate, up) are one product with transposed ones.
+rounded     Weights are kept in the dtype of products (`TransformerConfig.product_dtype`).
 head        The map to the vocabulary as [V, D], and also as [D, V] where most forwards have one row.
 
 Compiled programs for GPUs copy stacked weights as well, those for TPUs do not
@@ -25,7 +26,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from sbdjax import pytree
-from sbdjax.nn.linear import Transposed, as_matrix, joined
+from sbdjax.nn.linear import Transposed, as_matrix, joined, to_vocabulary
 
 # The name of a prepared head among the parameters of a network.
 HEAD = "prepared_head"
@@ -34,7 +35,7 @@ HEAD = "prepared_head"
 _JOINED = (("q_kernel", "k_kernel", "v_kernel"), ("gate_kernel", "up_kernel"))
 # A loop over separate layers takes longer to compile, and the copy of a small layer stays in the
 # processor's cache: deep networks of small layers gain nothing by the clock, and stay stacked.
-_FEW_LAYERS, _LARGE_LAYER = 12, 8 * 2**20  # layers, bytes
+_FEW_LAYERS, _LARGE_LAYER = 12, 2 * 2**20  # layers, weights
 
 
 @pytree.dataclass
@@ -49,10 +50,10 @@ class Head:
   rows: Transposed
   columns: jax.Array | None
 
-  def logits(self, hidden: jax.Array) -> jax.Array:
-    """float32 [..., V] of hidden states [..., D]."""
+  def logits(self, hidden: jax.Array, product_dtype: str = "") -> jax.Array:
+    """float32 [..., V] of hidden states [..., D]; `product_dtype` as of `linear`."""
     if self.columns is None or hidden.size != hidden.shape[-1]:
-      return self.rows.times(hidden, jnp.float32)
+      return to_vocabulary(hidden, self.rows, product_dtype)
     columns = self.columns.astype(hidden.dtype)
     return jnp.einsum("...d,dv->...v", hidden, columns, preferred_element_type=jnp.float32)
 
@@ -75,12 +76,16 @@ def one_device(params: Any) -> jax.Device | None:
   return found.pop() if len(found) == 1 else None
 
 
-def for_device(params: Any, rows: int, device: jax.Device | None) -> Any:
-  """`params` as `device` wants them for forwards of `rows` rows; see `LM.prepare`."""
+def for_device(params: Any, rows: int, device: jax.Device | None, product_dtype: str = "") -> Any:
+  """`params` as `device` wants them for forwards of `rows` rows; see `LM.prepare`.
+
+  Args:
+    product_dtype: as of the configuration: weights are kept in it.
+  """
   if device is None:
     return params
   if device.platform == "cpu":
-    return network(params, rows)
+    return network(params, rows, product_dtype)
   if device.platform == "gpu" and _has_room(device, params["layers"]):
     return separate(params)
   return params
@@ -103,35 +108,46 @@ def separate(params: Any) -> Any:
   }
 
 
-def network(params: Any, rows: int) -> Any:
+def network(params: Any, rows: int, product_dtype: str = "") -> Any:
   """The parameters of a `Transformer`, prepared for forwards of `rows` rows; see `LM.prepare`."""
   head = params["head"] if "head" in params else params["embedding"]
-  columns = jax.device_put(np.ascontiguousarray(np.asarray(head).T)) if rows == 1 else None
-  return layers(params, rows) | {HEAD: Head(Transposed(head), columns)}
+  columns = None
+  if product_dtype:
+    head = jnp.asarray(head, product_dtype)
+  elif rows == 1:
+    columns = jax.device_put(np.ascontiguousarray(np.asarray(head).T))
+  return layers(params, rows, product_dtype) | {HEAD: Head(Transposed(head), columns)}
 
 
-def layers(params: Any, rows: int) -> Any:
+def layers(params: Any, rows: int, product_dtype: str = "") -> Any:
   """`params` with its "layers" separate, if there are few or large ones, and transposed.
 
   Separate layers that are not transposed share the memory of the stacked ones.
   """
   stacked = jax.tree.map(np.asarray, params["layers"])
   leaves = jax.tree.leaves(stacked)
-  count, size = leaves[0].shape[0], sum(x.nbytes for x in leaves)
+  count, size = leaves[0].shape[0], sum(x.size for x in leaves)
   large = size >= count * _LARGE_LAYER
-  if count > _FEW_LAYERS and not large:
+  if count > _FEW_LAYERS and not large and not product_dtype:
     return params
-  prepared = transposed if large or rows > 1 else functools.partial(jax.tree.map, jax.device_put)
+  if large or rows > 1 or product_dtype:
+    prepared = functools.partial(transposed, product_dtype=product_dtype)
+  else:
+    prepared = functools.partial(jax.tree.map, jax.device_put)
   return {
     **params,
     "layers": tuple(prepared(jax.tree.map(lambda x, n=n: x[n], stacked)) for n in range(count)),
   }
 
 
-def transposed(layer: Mapping[str, Any]) -> dict[str, Any]:
-  """A layer, or a module of it, with its kernels transposed, those of `_JOINED` as one."""
+def transposed(layer: Mapping[str, Any], product_dtype: str = "") -> dict[str, Any]:
+  """A layer, or a module of it, with its kernels transposed, those of `_JOINED` as one.
+
+  Args:
+    product_dtype: of the kernels; "": their own.
+  """
   found = {
-    name: transposed(x) if isinstance(x, Mapping) else jax.device_put(x)
+    name: transposed(x, product_dtype) if isinstance(x, Mapping) else jax.device_put(x)
     for name, x in layer.items()
     if not name.endswith("_kernel")
   }
@@ -139,6 +155,6 @@ def transposed(layer: Mapping[str, Any]) -> dict[str, Any]:
   joint = [names for names in _JOINED if set(names) <= set(left)]
   alone = [(name,) for name in left if not any(name in names for names in joint)]
   for names in (*joint, *alone):
-    matrices = [as_matrix(name, layer[name]).T for name in names]
-    found[joined(names)] = Transposed(jax.device_put(np.concatenate(matrices)))
+    matrix = np.concatenate([as_matrix(name, layer[name]).T for name in names])
+    found[joined(names)] = Transposed(jnp.asarray(matrix, product_dtype or None))
   return found

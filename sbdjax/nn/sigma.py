@@ -140,7 +140,7 @@ class SigmaHead(nn.Module):
     mix = self.param(
       "mix_kernel", dense_init(3 * c.d_model), (3 * c.d_model, c.d_model), c.param_dtype
     )
-    x_BxLxD = linear(jnp.concatenate(inputs, axis=-1), mix.astype(c.compute_dtype))
+    x_BxLxD = linear(jnp.concatenate(inputs, axis=-1), mix.astype(c.compute_dtype), c.product_dtype)
     length = here_BxL.shape[1]
     of_keys_BxL = KEY_POSITIONS[self.head.key_positions](here_BxL, next_BxL)
     seconds = (next_BxL, of_keys_BxL)
@@ -152,4 +152,6 @@ class SigmaHead(nn.Module):
     )
     init = nn.initializers.zeros if self.head.output_residual else dense_init(c.d_model)
     out = self.param("out_kernel", init, (c.d_model, c.d_model), c.param_dtype)
-    return linear(make_norm(c, name="out_norm")(x_BxLxD), out.astype(c.compute_dtype))
+    return linear(
+      make_norm(c, name="out_norm")(x_BxLxD), out.astype(c.compute_dtype), c.product_dtype
+    )

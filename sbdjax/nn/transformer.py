@@ -16,6 +16,7 @@ from sbdjax.masks import Mask, num_open
 from sbdjax.nn import adapter, prepare, rope
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
 from sbdjax.nn.embedding import drop_masked
+from sbdjax.nn.linear import linear, to_vocabulary
 from sbdjax.nn.layers import CachedKV, over_arrays, run_layers
 from sbdjax.nn.parts import dense_init, gelu, make_norm
 
@@ -158,19 +159,15 @@ class Transformer(nn.Module):
     c = self.config
     if c.mlm_head:
       dtype = hidden_BxTxD.dtype
-      x = hidden_BxTxD @ self.dense_kernel.astype(dtype) + self.dense_bias.astype(dtype)
+      x = linear(hidden_BxTxD, self.dense_kernel.astype(dtype), c.product_dtype)
+      x = x + self.dense_bias.astype(dtype)
       hidden_BxTxD = self.head_norm(gelu(x))
     prepared: prepare.Head | None = self.get_variable("params", prepare.HEAD)
     if prepared is not None:
-      logits = prepared.logits(hidden_BxTxD)
+      logits = prepared.logits(hidden_BxTxD, c.product_dtype)
     else:
       head = self.embedding if c.tie_embeddings else self.head
-      logits = jnp.einsum(
-        "...d,vd->...v",
-        hidden_BxTxD,
-        head.astype(hidden_BxTxD.dtype),
-        preferred_element_type=jnp.float32,
-      )
+      logits = to_vocabulary(hidden_BxTxD, head, c.product_dtype)
     if c.mlm_head:
       logits = logits + self.head_bias.astype(jnp.float32)
     if c.unused_rows:

@@ -132,7 +132,7 @@ def test_separate_layers_share_the_memory_of_stacked_ones():
 def test_large_layers_are_separate_however_many(monkeypatch):
   lm = models.lm_of(**DEEP)
   params = models.random_params(lm)
-  size = sum(x.nbytes for x in jax.tree.leaves(params["layers"])) / 13
+  size = sum(x.size for x in jax.tree.leaves(params["layers"])) / 13
   for limit, separate in ((size, True), (size + 1, False)):
     monkeypatch.setattr(prepare, "_LARGE_LAYER", limit)
     assert isinstance(lm.prepare(params)["layers"], tuple) == separate
@@ -165,7 +165,7 @@ class Device(NamedTuple):
 def test_on_a_gpu_layers_are_separate_if_they_fit_twice():
   lm = models.lm_of()
   params = models.random_params(lm)
-  size = sum(x.nbytes for x in jax.tree.leaves(params["layers"]))
+  size = sum(x.size for x in jax.tree.leaves(params["layers"]))
   assert prepare.for_device(params, 1, Device("gpu", 2 * size)) is params
   assert prepare.for_device(params, 1, Device("tpu", 9 * size)) is params
   found = prepare.for_device(params, 1, Device("gpu", 2 * size + 1))
