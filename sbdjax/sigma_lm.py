@@ -198,6 +198,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     done = isinstance(params["trunk"]["layers"], tuple)
     if done or device is None or device.platform != "cpu":
       return params
-    return {part: prepare.layers(params[part], 1) for part in ("trunk", "head")}
+    dtype = config.product_dtype
+    return {part: prepare.layers(params[part], 1, dtype) for part in ("trunk", "head")}
 
   return SigmaLM(config, head, init, trunk, target, logits, prepared)

@@ -8,7 +8,8 @@ chat template of --checkpoint, greedy, at most --max_tokens tokens. Each prompt 
 method decodes it, in an order that rotates from prompt to prompt. What is timed is the decoding loop of
 one prompt. Lossless methods must give AR's tokens: where the first difference lies between two tokens
 whose logits differ by less than 1e-3, it is a tie, and counted. What methods that are not lossless write
-is scored by the model itself.
+is scored by the model itself, in float32. With --dtype=mixed the methods of --float32 are decoded in
+float32, too, and are rows of their own.
 
 One JSON line a method is added to --out: sums and intervals, and for each prompt its kind, tokens,
 forwards, query tokens and seconds.
@@ -24,7 +25,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -101,31 +102,45 @@ Runs = dict[str, list[Result]]
 LOSSY = ("sbd",)
 
 
+class Way(NamedTuple):
+  """One row of the table.
+
+  Attributes:
+    settings: of the decoder.
+    model: what it decodes.
+    decoder: of that model.
+  """
+
+  settings: dict[str, Any]
+  model: Pretrained
+  decoder: per_prompt.PromptDecoder
+
+
 def decode_all(
-  decoder: per_prompt.PromptDecoder,
-  prompts: Sequence[Sequence[int]],
-  methods: dict[str, dict[str, Any]],
+  judge: per_prompt.PromptDecoder, prompts: Sequence[Sequence[int]], ways: dict[str, Way]
 ) -> tuple[Runs, dict[str, list[float]], list[float]]:
-  """Results of every method, one a prompt; nats of AR's texts and of those of methods that are not
-  lossless, under the model itself; and the seconds of each prompt's own forward."""
-  built = {name: from_flat(settings).method for name, settings in methods.items()}
+  """Results of every way, one a prompt; nats of AR's texts and of those of methods that are not
+  lossless, under `judge`; and the seconds of each prompt's own forward."""
+  built = {name: from_flat(way.settings).method for name, way in ways.items()}
   names, key = list(built), jax.random.key(0)
-  kept, _ = decoder.prefill(AR(), prompts[0])
-  for name in names:  # compiled and warm
-    decoder.run(built[name], prompts[0], kept, key)
+  decoders = {id(way.decoder): way.decoder for way in ways.values()} | {id(judge): judge}
+  kept = {i: decoder.prefill(AR(), prompts[0])[0] for i, decoder in decoders.items()}
+  for name, way in ways.items():  # compiled and warm
+    way.decoder.run(built[name], prompts[0], kept[id(way.decoder)], key)
     print(f"compiled {name}", file=sys.stderr, flush=True)
-  judged = [name for name in names if name == "AR" or methods[name]["name"] in LOSSY]
+  judged = [name for name in names if ways[name].settings["name"] in ("ar", *LOSSY)]
   runs: Runs = {name: [] for name in names}
   nats: dict[str, list[float]] = {name: [] for name in judged}
   prefill_seconds = []
   for i, prompt in enumerate(prompts):
-    kept, seconds = decoder.prefill(AR(), prompt)
-    prefill_seconds.append(seconds)
+    done = {at: decoder.prefill(AR(), prompt) for at, decoder in decoders.items()}
+    prefill_seconds.append(done[id(ways["AR"].decoder)][1])
     for j in range(len(names)):
       name = names[(i + j) % len(names)]
-      runs[name].append(decoder.run(built[name], prompt, kept, key))
+      way = ways[name]
+      runs[name].append(way.decoder.run(built[name], prompt, done[id(way.decoder)][0], key))
     for name in judged:
-      nats[name].append(decoder.nll(prompt, kept, runs[name][-1].text_tokens))
+      nats[name].append(judge.nll(prompt, done[id(judge)][0], runs[name][-1].text_tokens))
     if (i + 1) % 10 == 0:
       print(f"{i + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
   return runs, nats, prefill_seconds
@@ -274,6 +289,8 @@ def main(argv: list[str] | None = None) -> int:
     "--longest", type=int, default=1536, help="tokens of a prompt; longer ones are cut at the front"
   )
   add("--max_tokens", type=int, default=128)
+  add("--dtype", help="of the model, as of load_pretrained")
+  add("--float32", default="", help="names between semicolons, also decoded in float32")
   add("--methods", help="names between semicolons; AR is always among them")
   add("--tuned", help="what `tune --out` wrote: its setting is one more method")
   add("--places", action="store_true", help="count drafts accepted by place, and time nothing")
@@ -282,7 +299,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--out", required=True, help=".jsonl, added to")
   args = parser.parse_args(argv)
   about, start = record.provenance(), time.perf_counter()
-  model = load_pretrained(args.checkpoint, adapter=args.adapter)
+  model = load_pretrained(args.checkpoint, adapter=args.adapter, dtype=args.dtype)
   if args.stories:
     prompts = openings(model, args.stories)
     kinds = ["stories"] * len(prompts)
@@ -297,21 +314,27 @@ def main(argv: list[str] | None = None) -> int:
   if args.places:
     return count_places(model, prompts, methods, args)
   limits = Limits(args.max_tokens, tuple(model.generation.eos_ids))
-  width = args.longest
-  decoder = per_prompt.PromptDecoder(model.need_lm(), model.params, limits, width)
-  runs, nats, prefill_seconds = decode_all(decoder, prompts, methods)
+  open_decoder = lambda m: per_prompt.PromptDecoder(m.need_lm(), m.params, limits, args.longest)
+  decoder = judge = open_decoder(model)
+  ways = {name: Way(settings, model, decoder) for name, settings in methods.items()}
+  if model.lm.config.precision != "float32":
+    exact = load_pretrained(args.checkpoint, adapter=args.adapter, dtype="float32")
+    judge = open_decoder(exact)
+    for name in filter(None, args.float32.split(";")):
+      ways[f"{name}, float32"] = Way(METHODS[name], exact, judge)
+  runs, nats, prefill_seconds = decode_all(judge, prompts, ways)
   out, reference = record.JsonLines(pathlib.Path(args.out)), runs["AR"]
   common = {
     "checkpoint": args.checkpoint,
     "adapter": args.adapter and pathlib.Path(args.adapter).name,
-    "dtype": model.lm.config.compute_dtype,
     "max_tokens": args.max_tokens,
     "prompt_tokens": [len(p) for p in prompts],
     "prefill_seconds": sum(prefill_seconds),
   } | about
-  for name, settings in methods.items():
-    found = line(name, settings, kinds, runs[name], reference)
-    found |= differences(model, runs[name], reference)
+  for name, way in ways.items():
+    found = line(name, way.settings, kinds, runs[name], reference)
+    found |= differences(way.model, runs[name], reference)
+    found["dtype"] = way.model.lm.config.precision
     if name in nats:
       tokens = [r.valid for r in runs[name]]
       found["judge_nll"] = per_prompt.ratio_of_sums(nats[name], tokens)._asdict()

@@ -98,7 +98,7 @@ def load_pretrained(
       workdir (its newest checkpoint; EMA weights where it kept them), or one checkpoint of it,
       `WORKDIR/checkpoints/STEP`.
     dtype: of parameters and activations. None: the checkpoint's, but float32 for half precision on a
-      CPU, which has no products of it: XLA would widen every weight in every forward. "stored": the
+      CPU, where XLA would widen every weight in every forward. "stored": the
       checkpoint's anywhere, to train on or to save again. "mixed": weights of bfloat16, and
       activations rounded to it where they meet weights, all else float32 (`product_dtype` of the
       configuration): what a CPU with instructions for it (AVX512-BF16, AMX) does faster when a
@@ -155,7 +155,10 @@ def _in_dtype(config: TransformerConfig, dtype: str | None, mesh: Mesh | None) -
 @functools.cache
 def _tell_widened() -> None:
   _log.warning(
-    'decoding in float32: a CPU has no fast half precision (dtype="%s" keeps it)', STORED
+    'decoding in float32: half precision is slow on a CPU (dtype="%s" keeps it, "%s" keeps weights '
+    "and products in bfloat16)",
+    STORED,
+    MIXED,
   )
 
 

@@ -1,10 +1,12 @@
 """Attention in plain XLA: which of two ways to compute it, by sizes known before the program runs.
 
-xla_tiles   the mask's static tiles, unrolled: short texts, small caches
-xla_loop    loops over the tiles that are needed: long texts, and the used part of a cache
+xla_tiles   the mask's static tiles, unrolled: short texts, and windows over the used part of a cache
+xla_loop    loops over the tiles that are needed: long texts
 """
 
 from __future__ import annotations
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +21,13 @@ from sbdjax.kernels.xla_loop import Visits
 # time. Beyond it their scores would take too much memory.
 MAX_PAIRS = 2**23
 
-# Windows up to this many tokens are one tile of queries, and read a cache in chunks: as many slots
-# as stay in a core's own cache, keys and values and their copies, and at most a quarter of all.
-# Caches of fewer bytes are read whole: running a loop costs more than it saves.
+# Windows up to this many tokens read the shortest of these shares of a cache that holds all they see:
+# one program for each. Caches of fewer bytes are read whole: to choose costs more than it saves.
 MAX_WINDOW = 64
-CHUNKS = (64, 128, 256, 512)
-_CHUNK_BYTES = 256 * 1024
+SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
 _MIN_CACHE_BYTES = 256 * 1024
-# A cache used beyond this share is read at once after all: products over all of it use both cores,
-# a loop over chunks one.
-_MOSTLY = 0.5
+# Slots in a chunk of a cache that is so long that even a window has too many pairs.
+_CHUNK = 512
 
 # Queries and keys in a tile of longer texts. Less of a small tile is hidden; of a large one, less
 # of the time goes into running the loop.
@@ -43,12 +42,14 @@ class XLAPlan:
 
   Attributes:
     tiles: for `xla_tiles`; None where there are too many pairs.
-    loops: for `xla_loop`, the visits of each part: under the slots in a chunk of the cache for
-      windows, under 0 for longer texts.
+    used: int32 scalar, the slots of the cache up to the last that a window sees; None for longer
+      texts, and without a cache.
+    loops: for `xla_loop`, the visits of each part; None where there are few pairs.
   """
 
   tiles: xla_tiles.TilesPlan | None
-  loops: dict[int, tuple[Visits, ...]]
+  used: jax.Array | None
+  loops: tuple[Visits, ...] | None
 
 
 def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> XLAPlan:
@@ -59,23 +60,20 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> XLAPlan:
   """
   slots, window = num_keys - num_queries, num_queries <= MAX_WINDOW
   few = num_queries * num_keys <= MAX_PAIRS and (window or not slots)
-  tiles = xla_tiles.plan(mask, num_queries, num_keys) if few else None
-  if slots and window:
-    blocks = {chunk: (num_queries, chunk) for chunk in CHUNKS if chunk <= slots}
-  else:
-    blocks = {} if few else {0: block_sizes(num_queries)}
-  if not blocks:
-    return XLAPlan(tiles, {})
+  if few and not slots:
+    return XLAPlan(xla_tiles.plan(mask, num_queries, num_keys), None, None)
   bounds = tile_map.interval_bounds(mask, num_queries, num_keys)
+  if few:
+    starts, ends = bounds[:, 0::2], jnp.minimum(bounds[:, 1::2], slots)
+    used = jnp.max(jnp.where(starts < ends, ends, 0))
+    return XLAPlan(xla_tiles.plan(mask, num_queries, num_keys), used, None)
+  block_q, block_k = (num_queries, _CHUNK) if slots and window else block_sizes(num_queries)
   new = (jnp.maximum(bounds - slots, 0), num_queries)
   ranges = ((jnp.minimum(bounds, slots), slots), new) if slots else (new,)
-
-  def visits(block_q, block_k):
-    return tuple(
-      xla_loop.visits(inside, size, block_q=block_q, block_k=block_k) for inside, size in ranges
-    )
-
-  return XLAPlan(tiles, {key: visits(*sizes) for key, sizes in blocks.items()})
+  loops = tuple(
+    xla_loop.visits(inside, size, block_q=block_q, block_k=block_k) for inside, size in ranges
+  )
+  return XLAPlan(None, None, loops)
 
 
 def block_sizes(num_queries: int) -> tuple[int, int]:
@@ -85,14 +83,12 @@ def block_sizes(num_queries: int) -> tuple[int, int]:
   return -(-per_tile // 8) * 8, block
 
 
-def chunk_size(cache: KVPart) -> int:
-  """Slots in a chunk of a cache [B, K, S, Dh] that a window reads; 0: all slots at once."""
+def read_sizes(cache: KVPart) -> tuple[int, ...]:
+  """How many slots of a cache [B, K, S, Dh] a window may read, ascending; the last is S."""
   batch, kv_heads, slots, head_dim = cache.shape
-  slot_bytes = batch * kv_heads * head_dim * cache.dtype.itemsize
-  if slots < 2 * min(CHUNKS) or slots * slot_bytes < _MIN_CACHE_BYTES:
-    return 0
-  fitting = (c for c in CHUNKS if 4 * c <= slots and c * slot_bytes <= _CHUNK_BYTES)
-  return max(fitting, default=min(CHUNKS))
+  if slots * batch * kv_heads * head_dim * cache.dtype.itemsize < _MIN_CACHE_BYTES:
+    return (slots,)
+  return tuple(-(-round(share * slots) // 8) * 8 for share in SHARES[:-1]) + (slots,)
 
 
 def attend(
@@ -110,19 +106,15 @@ def attend(
   Returns:
     [B, H, T, Dh] in the dtype of `q`.
   """
-  chunk = 0 if 0 in plan.loops or not plan.loops else chunk_size(keys[0])
-  if plan.tiles is None and chunk not in plan.loops:  # a very long cache of very few numbers
-    chunk = max(plan.loops)
   tiles = plan.tiles
-  if chunk not in plan.loops:
-    assert tiles is not None  # `plan` makes loops wherever it makes no tiles
+  if tiles is None:
+    assert plan.loops is not None  # `plan` makes loops wherever it makes no tiles
+    return xla_loop.attend(q_BxHxTxDh, keys, values, plan.loops)
+  sizes = read_sizes(keys[0])
+  if plan.used is None or len(sizes) == 1:
     return xla_tiles.attend(q_BxHxTxDh, keys, values, tiles)
-  in_loops = lambda: xla_loop.attend(q_BxHxTxDh, keys, values, plan.loops[chunk])
-  if tiles is None or not chunk:
-    return in_loops()
-  of_cache = plan.loops[chunk][0]  # of a window: one tile of queries
-  return jax.lax.cond(
-    of_cache.count[0] * of_cache.block_k > _MOSTLY * of_cache.num_keys,
-    lambda: xla_tiles.attend(q_BxHxTxDh, keys, values, tiles),
-    in_loops,
-  )
+  reads = [
+    functools.partial(xla_tiles.attend, q_BxHxTxDh, keys, values, tiles, used=size)
+    for size in sizes
+  ]
+  return jax.lax.switch(jnp.searchsorted(jnp.array(sizes), plan.used), reads)

@@ -8,13 +8,16 @@ costs too much, `kernels.xla_loop` takes over.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sbdjax import masks, pytree
-from sbdjax.kernels.parts import KVPart, read
+from sbdjax.kernels.parts import KVPart, StackedLayer, read_slots
 
 _NEG = -1e30
 
@@ -51,56 +54,102 @@ def plan(mask: masks.Mask, num_queries: int, num_keys: int) -> TilesPlan:
 
 
 def attend(
-  q_BxHxTxDh: jax.Array, keys: tuple[KVPart, ...], values: tuple[KVPart, ...], plan: TilesPlan
+  q_BxHxTxDh: jax.Array,
+  keys: tuple[KVPart, ...],
+  values: tuple[KVPart, ...],
+  plan: TilesPlan,
+  *,
+  used: int | None = None,
 ) -> jax.Array:
-  """What `xla.attend` gives; the parts may be of any sizes."""
-  keys, values = (tuple(map(read, parts)) for parts in (keys, values))
+  """What `xla.attend` gives; the parts may be of any sizes.
+
+  Args:
+    used: how many keys of the first part are read; None: all.
+  """
+  sizes = [k.shape[2] for k in keys]
+  read = [size if used is None or i else used for i, size in enumerate(sizes)]
   outputs = []
   for tile, visible in zip(plan.tiles, plan.visible, strict=True):
-    pieces = _pieces(tile.keys, [k.shape[2] for k in keys])
-    k_parts = [keys[i][:, :, a:b] for i, a, b in pieces]
-    v_parts = [values[i][:, :, a:b] for i, a, b in pieces]
-    outputs.append(
-      _attend_tile(q_BxHxTxDh[:, :, tile.start : tile.stop], k_parts, v_parts, visible)
+    pieces = _pieces(tile.keys, sizes, read)
+    k_parts, v_parts = (
+      tuple(_keys(parts[p.part], p.start, p.stop) for p in pieces) for parts in (keys, values)
     )
+    seen = tuple(visible[:, :, p.column : p.column + p.stop - p.start] for p in pieces)
+    q = q_BxHxTxDh[:, :, tile.start : tile.stop]
+    outputs.append(_attend_tile(q, k_parts, v_parts, seen))
   return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
 
 
-def _pieces(spans: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-  """Global key ranges as (part, start, stop) local ranges, in order."""
-  pieces, offset = [], 0
-  bounds = []
-  for size in sizes:
-    bounds.append((offset, offset + size))
-    offset += size
+def _keys(part: KVPart, start: int, stop: int) -> jax.Array:
+  if isinstance(part, StackedLayer):
+    return read_slots(part, start, stop - start)
+  return part[:, :, start:stop]
+
+
+class _Piece(NamedTuple):
+  """Keys [start, stop) of a part, which are those from `column` on of a tile's."""
+
+  part: int
+  start: int
+  stop: int
+  column: int
+
+
+def _pieces(
+  spans: Sequence[tuple[int, int]], sizes: Sequence[int], read: Sequence[int]
+) -> list[_Piece]:
+  """What a tile reads of the parts, in order: of each the first `read` keys at most."""
+  pieces, column = [], 0
+  offsets = np.concatenate([[0], np.cumsum(sizes)]).tolist()
   for a, b in spans:
-    for i, (lo, hi) in enumerate(bounds):
-      start, stop = max(a, lo), min(b, hi)
+    for i, offset in enumerate(offsets[:-1]):
+      start, stop = max(a, offset) - offset, min(b, offsets[i + 1]) - offset
       if start < stop:
-        pieces.append((i, start - lo, stop - lo))
+        at = column + start + offset - a
+        if start < min(stop, read[i]):
+          pieces.append(_Piece(i, start, min(stop, read[i]), at))
+    column += b - a
   return pieces
 
 
-def _attend_tile(q_BxHxTxDh, k_parts, v_parts, visible_BxTxS):
+def _attend_tile(q_BxHxTxDh, k_parts, v_parts, visible_parts):
   b, h, t, dh = q_BxHxTxDh.shape
   kv_heads = k_parts[0].shape[1]
   group = h // kv_heads
   # Fold the query group into the rows: one [G*T, Dh] x [Dh, S] product a KV head.
   q = (q_BxHxTxDh * (dh**-0.5)).reshape(b, kv_heads, group * t, dh)
-  visible = jnp.tile(visible_BxTxS[:, None], (1, 1, group, 1))
-  return _softmax_attention(q, tuple(k_parts), tuple(v_parts), visible).reshape(b, h, t, dh)
+  visible = tuple(jnp.tile(x[:, None], (1, 1, group, 1)) for x in visible_parts)
+  return _softmax_attention(q, k_parts, v_parts, visible).reshape(b, h, t, dh)
 
 
 @jax.custom_vjp
 def _softmax_attention(q_BxKxRxDh, ks, vs, visible_Bx1xRxS):
-  """softmax(q k^T) v over key parts. Autodiff would keep four arrays of the size of the scores
-  and pass over them many times; the hand-written backward keeps the probabilities alone."""
-  return _softmax_attention_fwd(q_BxKxRxDh, ks, vs, visible_Bx1xRxS)[0]
+  """softmax(q k^T) v over key parts, where nothing is differentiated: the scores of a part stay
+  where they are, and it is the output that is divided by their sum."""
+  scores = [
+    jnp.where(visible, _products("bkqd,bksd->bkqs", q_BxKxRxDh, k), _NEG)
+    for k, visible in zip(ks, visible_Bx1xRxS, strict=True)
+  ]
+  tops = [jnp.max(x, axis=-1, keepdims=True) for x in scores]
+  top = jnp.maximum(functools.reduce(jnp.maximum, tops), _NEG / 2)  # no key: all weights 0
+  weights = [jnp.exp(x - top) for x in scores]
+  total = sum(jnp.sum(x, axis=-1, keepdims=True) for x in weights)
+  out = sum(
+    _products("bkqs,bksd->bkqd", x.astype(v.dtype), v) for x, v in zip(weights, vs, strict=True)
+  )
+  return (out / jnp.maximum(total, 1e-30)).astype(q_BxKxRxDh.dtype)
+
+
+def _products(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+  return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
 def _softmax_attention_fwd(q, ks, vs, visible):
-  of_parts = [jnp.einsum("bkqd,bksd->bkqs", q, k, preferred_element_type=jnp.float32) for k in ks]
+  """The same for autodiff, which would keep four arrays of the size of the scores and pass over
+  them many times: the hand-written backward keeps the probabilities alone."""
+  of_parts = [_products("bkqd,bksd->bkqs", q, k) for k in ks]
   scores = of_parts[0] if len(of_parts) == 1 else jnp.concatenate(of_parts, axis=-1)
+  visible = visible[0] if len(visible) == 1 else jnp.concatenate(visible, axis=-1)
   scores = jnp.where(visible, scores, _NEG)
   top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), _NEG / 2)  # no key: all weights 0
   weights = jnp.exp(scores - top)

@@ -16,8 +16,8 @@ from sbdjax.masks import Mask, num_open
 from sbdjax.nn import adapter, prepare, rope
 from sbdjax.nn.config import REMAT_POLICIES, TransformerConfig
 from sbdjax.nn.embedding import drop_masked
-from sbdjax.nn.linear import linear, to_vocabulary
 from sbdjax.nn.layers import CachedKV, over_arrays, run_layers
+from sbdjax.nn.linear import linear, to_vocabulary
 from sbdjax.nn.parts import dense_init, gelu, make_norm
 
 __all__ = ["REMAT_POLICIES", "Transformer", "TransformerConfig"]

@@ -116,6 +116,15 @@ def test_dtype_overrides_both_dtypes(tmp_path):
   assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(params))
 
 
+def test_mixed_rounds_weights_and_where_they_are_multiplied(tmp_path):
+  write(tmp_path / "m.safetensors")
+  lm, params, _, _ = load_pretrained(tmp_path / "m.safetensors", dtype="mixed")
+  c = lm.config
+  assert (c.param_dtype, c.compute_dtype, c.product_dtype) == ("bfloat16", "float32", "bfloat16")
+  assert c.precision == "float32, products in bfloat16"
+  assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(params))
+
+
 def test_nothing_there_names_what_could_be(tmp_path):
   refused(tmp_path / "nowhere.bin", "nowhere.bin", "stories260K")
 

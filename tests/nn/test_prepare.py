@@ -115,6 +115,21 @@ def test_a_transposed_weight(rows):
   assert linear(x.astype(jnp.bfloat16), Transposed(jnp.asarray(w.T))).dtype == jnp.bfloat16
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_weights_are_kept_in_the_dtype_of_products(rows):
+  lm = models.lm_of(product_dtype="bfloat16", **DEEP)
+  params = models.random_params(lm)
+  prepared = lm.prepare(params, rows)
+  kernels = [x for layer in prepared["layers"] for x in jax.tree.leaves(layer) if x.ndim == 2]
+  assert len(kernels) == 13 * 4 and {x.dtype for x in kernels} == {jnp.dtype("bfloat16")}
+  assert prepared[prepare.HEAD].rows.w.dtype == jnp.bfloat16
+  args = models.tokens(2, T), masks.Causal(), models.positions(2, T)
+  expected = logits_of(lm, params, *args)
+  np.testing.assert_allclose(logits_of(lm, prepared, *args), expected, atol=0.02)
+  exact = logits_of(models.lm_of(**DEEP), params, *args)
+  assert 0.1 < np.abs(exact - expected).max() < 1  # 26 products one after the other
+
+
 # --- what is made --------------------------------------------------------------------------------
 
 
@@ -165,7 +180,7 @@ class Device(NamedTuple):
 def test_on_a_gpu_layers_are_separate_if_they_fit_twice():
   lm = models.lm_of()
   params = models.random_params(lm)
-  size = sum(x.size for x in jax.tree.leaves(params["layers"]))
+  size = sum(x.nbytes for x in jax.tree.leaves(params["layers"]))
   assert prepare.for_device(params, 1, Device("gpu", 2 * size)) is params
   assert prepare.for_device(params, 1, Device("tpu", 9 * size)) is params
   found = prepare.for_device(params, 1, Device("gpu", 2 * size + 1))

@@ -19,7 +19,7 @@ Settings = Mapping[str, Any]
 
 # Section of config.json for what Hugging Face has no key for.
 OURS = "sbdjax"
-_OURS = ("unused_rows", "compute_dtype")
+_OURS = ("unused_rows", "compute_dtype", "product_dtype")
 
 
 class SettingsLayout(NamedTuple):
@@ -448,7 +448,7 @@ def _write(
     settings[family.block_size[0]] = generation.block_size
   ours = {
     name: getattr(config, name)
-    for name, usual in zip(_OURS, (0, config.param_dtype), strict=True)
+    for name, usual in zip(_OURS, (0, config.param_dtype, ""), strict=True)
     if getattr(config, name) != usual
   }
   return settings | ({OURS: ours} if ours else {})
