@@ -11,13 +11,29 @@ ADAPTER=${ADAPTER:-}
 make smollm2
 # shellcheck disable=SC2086
 $PY $OUT/prompts.py --out=runs/all_prompts.jsonl --gsm8k="$GSM8K" --mbpp="$MBPP" --texts $TEXTS
+# shellcheck disable=SC2086
+$PY $OUT/prompts.py --out=runs/more_prompts.jsonl --gsm8k="$GSM8K" --mbpp="$MBPP" --texts $TEXTS \
+  --counts 400 0 800 --seed=1 --without=runs/all_prompts.jsonl
 if [ -z "$ADAPTER" ]; then
+  # Two rounds: on the first 960 answers, then on all 2,189; the last 12 prompts are for `tune`.
+  FIRST=runs/smollm2_adapter_1.safetensors
   ADAPTER=runs/smollm2_adapter.safetensors
-  head -n 960 runs/all_prompts.jsonl > runs/prompts.jsonl
-  $PY -m sbdjax collect --checkpoint=smollm2-135m --chat --prompts=runs/prompts.jsonl --longest=320 \
-    --decoder.max_tokens=144 --batch_size=64 --shard_size=192 --workdir=runs/smollm2_text
-  $PY -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter
-  $PY -m sbdjax convert runs/smollm2_adapter "$ADAPTER" --dtype=bfloat16
+  COLLECT="-m sbdjax collect --checkpoint=smollm2-135m --chat --longest=320 --decoder.max_tokens=144
+    --batch_size=64 --shard_size=192"
+  head -n 960 runs/all_prompts.jsonl > runs/prompts_1.jsonl
+  { sed -n '961,1389p' runs/all_prompts.jsonl; head -n 800 runs/more_prompts.jsonl; } \
+    > runs/prompts_2.jsonl
+  $PY $COLLECT --prompts=runs/prompts_1.jsonl --workdir=runs/smollm2_text_1
+  $PY $COLLECT --prompts=runs/prompts_2.jsonl --workdir=runs/smollm2_text_2 --dtype=mixed
+  $PY $OUT/join.py runs/smollm2_text_{1,2}/tokens.npz --out=runs/smollm2_text/tokens.npz
+  $PY -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter_1 \
+    --config.data.path=runs/smollm2_text_1/tokens.npz
+  $PY -m sbdjax convert runs/smollm2_adapter_1 "$FIRST" --dtype=bfloat16
+  $PY -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter_2 \
+    --config.init.adapter="$FIRST" --config.model.product_dtype=bfloat16 --config.train.steps=360 \
+    --config.optim.learning_rate=1.5e-3 --config.train.eval_every=120 \
+    --config.train.checkpoint_every=60
+  $PY -m sbdjax convert runs/smollm2_adapter_2 "$ADAPTER" --dtype=bfloat16
   $PY $OUT/ablation.py --out=$OUT/ablation.jsonl
 fi
 
@@ -28,8 +44,13 @@ $PY -m sbdjax tune --checkpoint=smollm2-135m --adapter="$ADAPTER" --chat --max_t
   --prompts=runs/tune_prompts.jsonl --num_prompts=12 --turns=3 --out=runs/tuned.json --json
 cp runs/tuned.json $OUT/tuned.json
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --tuned=runs/tuned.json \
-  --transformers=5 --out=$OUT/points.jsonl
-$PY $OUT/tables.py $OUT/points.jsonl --picture=$OUT/speed.png
-$PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --acceptance=20 --transformers=20 \
-  --out=$OUT/points_stories260k.jsonl
+  --raw=runs/smollm2_raw.jsonl --out=$OUT/points.jsonl
+$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --tuned=runs/tuned.json \
+  --places --per_kind=2 --out=$OUT/places.jsonl
+$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=3 --out=$OUT/rivals.jsonl
+$PY $OUT/tables.py $OUT/points.jsonl --places=$OUT/places.jsonl --picture=$OUT/speed.png
+$PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --longest=128 \
+  --raw=runs/stories_raw.jsonl --out=$OUT/points_stories260k.jsonl
+$PY $OUT/rivals.py --checkpoint=stories260K --stories=20 --longest=128 \
+  --out=$OUT/rivals_stories260k.jsonl
 $PY $OUT/tables.py $OUT/points_stories260k.jsonl

@@ -1,0 +1,78 @@
+"""The measurement of experiments/smollm2: prompt by prompt, resumed, and summed up."""
+
+import importlib
+import json
+import sys
+
+import pytest
+
+from sbdjax.errors import DataError
+from tests.experiments.test_ssmd import ROOT
+
+FOLDER = ROOT / "smollm2"
+METHODS = "prompt look-up;SBD, EB 0.5;verified, fused + look-up"
+
+
+@pytest.fixture
+def script(monkeypatch):
+  monkeypatch.syspath_prepend(str(FOLDER))
+  yield importlib.import_module
+  for name in ("measure", "points", "ablation"):
+    sys.modules.pop(name, None)
+
+
+def line(index, kind, ar, other, **differs):
+  run = lambda valid, nfe, seconds: dict(
+    valid=valid, nfe=nfe, query_tokens=2 * nfe, drafted=0, accepted=0, seconds=seconds
+  )
+  runs = {"AR": run(*ar), "other": run(*other) | differs}
+  return dict(
+    index=index, kind=kind, prompt_tokens=5, prefill_seconds=0.5, runs=runs, settings={"a": 1}
+  )
+
+
+def test_a_method_is_summed_over_prompts_and_over_each_kind(script):
+  points = script("points")
+  lines = [
+    line(0, "x", (10, 10, 2.0), (10, 5, 1.0)),
+    line(1, "y", (30, 30, 6.0), (20, 5, 4.0), differs={"at": 3, "gap": -2e-4}),
+  ]
+  found = points.point("other", lines)
+  everything, y = found["kinds"]["all"], found["kinds"]["y"]
+  assert everything["tokens_per_forward"]["value"] == pytest.approx(30 / 10)
+  assert everything["speed_over_ar"]["value"] == pytest.approx((30 / 5) / (40 / 8))
+  assert everything["query_tokens_per_forward"] == 2
+  assert y["speed_over_ar"]["value"] == pytest.approx((20 / 4) / (30 / 6)) and y["prompts"] == 1
+  assert (found["texts_that_differ"], found["by_ties"]) == (1, 1)
+  assert found["largest_gap"] == 2e-4 and found["each"]["seconds"] == [1.0, 4.0]
+
+
+def test_measurements_of_other_settings_are_refused(script, tmp_path):
+  file = tmp_path / "raw.jsonl"
+  file.write_text("".join(json.dumps({"settings": {"a": a}}) + "\n" for a in (1, 1)))
+  points = script("points")
+  assert len(points.read(file, {"a": 1})) == 2
+  with pytest.raises(DataError, match="other settings"):
+    points.read(file, {"a": 2})
+
+
+@pytest.mark.long
+def test_measuring_resumes_after_the_last_prompt(script, tmp_path, capsys):
+  measure = script("measure")
+  raw, out = tmp_path / "raw.jsonl", tmp_path / "points.jsonl"
+  args = ["--checkpoint=stories260K-sbd", "--stories=3", "--longest=64", "--max_tokens=24"]
+  args += [f"--raw={raw}", f"--methods={METHODS}"]
+  assert measure.main([*args, f"--out={tmp_path / 'first.jsonl'}", "--minutes=0"]) == 0
+  first = raw.read_text()
+  assert first.count("\n") == 1
+  assert measure.main([*args, f"--out={out}"]) == 0
+  assert raw.read_text().startswith(first) and raw.read_text().count("\n") == 3
+  found = {x["method"]: x for x in map(json.loads, out.read_text().splitlines())}
+  assert list(found) == ["AR", *METHODS.split(";")]
+  assert {name: x["texts_that_differ"] for name, x in found.items() if name[:3] != "SBD"} == {
+    "AR": 0, "prompt look-up": 0, "verified, fused + look-up": 0,
+  }  # fmt: skip
+  assert found["SBD, EB 0.5"]["judge_nll"]["value"] > found["AR"]["judge_nll"]["value"] > 0
+  again = capsys.readouterr()
+  assert measure.main([*args, f"--out={out}"]) == 0  # all prompts are there: nothing is decoded
+  assert "compiled" not in capsys.readouterr().err and "compiled" in again.err
