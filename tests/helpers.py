@@ -22,6 +22,27 @@ def require_shared(*parts: str) -> pathlib.Path:
   return root.joinpath(*parts)
 
 
+def golden_roots() -> list[pathlib.Path]:
+  """Folders of expected outputs: those of the repository, and more sets beside the project."""
+  shared = shared_dir()
+  more = [] if shared is None else [shared / "goldens"]
+  return [root for root in (_ROOT / "tests" / "goldens", *more) if root.is_dir()]
+
+
+def golden_file(*parts: str) -> pathlib.Path:
+  """The file or folder `parts` of the expected outputs, or a skip that says what is missing."""
+  for root in golden_roots():
+    if root.joinpath(*parts).exists():
+      return root.joinpath(*parts)
+  pytest.skip(f"expected outputs {'/'.join(parts)} are not there")
+
+
+def goldens(pattern: str) -> list[pathlib.Path]:
+  """The expected outputs whose names fit `pattern`, of every set there is, in order of names."""
+  found = {path.name: path for root in golden_roots()[::-1] for path in root.glob(pattern)}
+  return [found[name] for name in sorted(found)]
+
+
 def sibling_configs(folder, value):
   """A folder with config files that share a base, imported in each possible way."""
   folder.mkdir(parents=True)

@@ -7,14 +7,14 @@ import numpy as np
 
 from sbdjax.interop import load_pretrained
 from sbdjax.interop.pretrained import Pretrained
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 
 
 def open_recorded_qwen2(weights: pathlib.Path, folder: pathlib.Path) -> Pretrained:
   """A Qwen2 from an .npz under its Hugging Face names; `folder` becomes its checkpoint."""
   from safetensors.numpy import save_file
 
-  recorded = require_shared("goldens", "jacobi", "goldens.json")
+  recorded = golden_file("jacobi", "goldens.json")
   shape = json.loads(recorded.read_text())["config"]
   config = {
     "architectures": ["Qwen2ForCausalLM"],

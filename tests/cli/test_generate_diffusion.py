@@ -6,7 +6,7 @@ import re
 import pytest
 
 from sbdjax import __main__ as entry
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 
 
 def run(capsys, *args):
@@ -17,10 +17,10 @@ def run(capsys, *args):
 
 def golden(exits, index=0):
   """A group of published block-causal decoding, with an early exit or without."""
-  file = require_shared("goldens", "freedave_A.json")
+  file = golden_file("freedave_A.json")
   groups = [g for g in json.loads(file.read_text())["groups"] if g["early_exit"] == exits]
   group = [g for g in groups if g["threshold"] is None and g["block_length"] == 4][index]
-  return group, str(require_shared("goldens", group["checkpoint"]))
+  return group, str(golden_file(group["checkpoint"]))
 
 
 def check(line, group, wanted):

@@ -21,7 +21,7 @@ from sbdjax.decode.diffusion.predict import Predictor
 from sbdjax.decode.diffusion.schedule import RemaskingSchedule, StaticSteps, Threshold
 from sbdjax.decode.diffusion.static import step_by_step
 from sbdjax.interop.pretrained import load_pretrained
-from tests.helpers import require_shared
+from tests.helpers import golden_file, goldens
 from tests.jit import quick_jit
 
 PROMPT_WIDTH, ROWS = 16, 12
@@ -30,13 +30,13 @@ load = functools.cache(load_pretrained)
 
 def read(name, entries):
   """All entries of the sets of that name."""
-  require_shared("goldens", f"{name}_A.json")
-  files = sorted(require_shared("goldens").glob(f"{name}_?.json"))
+  golden_file(f"{name}_A.json")
+  files = goldens(f"{name}_?.json")
   return [entry for file in files for entry in json.loads(file.read_text())[entries]]
 
 
 def checkpoint(name):
-  return load(require_shared("goldens", name))
+  return load(golden_file(name))
 
 
 def of_rows(values, like):

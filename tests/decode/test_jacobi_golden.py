@@ -20,7 +20,7 @@ from sbdjax.decode.jacobi.jacobi import Jacobi, JacobiMultiblock
 from sbdjax.decode.jacobi.recycling import NoPool, Points
 from sbdjax.decode.jacobi.trajectories import block_trajectory
 from tests.decode import jacobi_reference
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 from tests.jacobi_goldens import open_recorded_qwen2
 from tests.jit import quick_jit
 from tests.reference import network
@@ -36,7 +36,7 @@ class PointsWithoutPadding(Points):
 
 
 def folder():
-  return require_shared("goldens", "jacobi", "goldens.json").parent
+  return golden_file("jacobi", "goldens.json").parent
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from sbdjax.decode import rules
 from sbdjax.errors import UsageError
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 from tests.reference import network, reveal
 
 GAMMAS = (0.05, 0.3, 1.0, 4.0)
@@ -185,7 +185,7 @@ def test_senseless_parameters_are_refused_in_one_line(make, value):
 
 @pytest.fixture(scope="module")
 def published():
-  folder = require_shared("goldens", "unmasking_A.npz").parent
+  folder = golden_file("unmasking_A.npz").parent
   specs = json.loads((folder / "unmasking_A.json").read_text())["rules"]
   return specs, dict(np.load(folder / "unmasking_A.npz"))
 

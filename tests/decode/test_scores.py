@@ -8,13 +8,13 @@ import pytest
 from sbdjax.decode import scores
 from sbdjax.errors import UsageError
 from sbdjax.lm import suppress
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 from tests.reference import network
 
 
 @pytest.mark.parametrize("group", ["main", "long", "ties"])
 def test_published_scores(group):
-  data = np.load(require_shared("goldens", "unmasking_A.npz"))
+  data = np.load(golden_file("unmasking_A.npz"))
   logits = jnp.asarray(data[f"{group}/logits"])
   for name in ("confidence", "margin", "entropy"):
     ours = getattr(scores, name)(logits)

@@ -9,7 +9,7 @@ from sbdjax.decode.any_order import windows
 from sbdjax.decode.any_order.windows import Constant, Cosine, FullWindow, Linear
 from sbdjax.errors import UsageError
 from tests.decode import fill_reference
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 
 
 def loops_without_rejection(window):
@@ -20,7 +20,7 @@ def loops_without_rejection(window):
 
 
 def test_the_cosine_window_equals_the_reference_file():
-  cases = json.loads(require_shared("goldens", "windows.json").read_text())["windows"].values()
+  cases = json.loads(golden_file("windows.json").read_text())["windows"].values()
   assert len(cases) > 10
   for case in cases:
     got = Cosine(case["dtau"])(case["D"])

@@ -11,7 +11,7 @@ import pytest
 from sbdjax import masks
 from sbdjax.interop import load_pretrained
 from tests import models
-from tests.helpers import require_shared, shared_dir
+from tests.helpers import golden_file, goldens
 from tests.interop.hf_models import without
 
 TOLERANCE = 1e-4
@@ -22,9 +22,7 @@ FAMILIES = (
 
 def sets_of(name):
   """The sets (A, B, ...) in which the files of `name` are there; A where none is."""
-  root = shared_dir()
-  found = sorted(root.glob(f"goldens/{name}_*")) if root is not None else []
-  return [path.name.removeprefix(f"{name}_") for path in found] or ["A"]
+  return [path.name.removeprefix(f"{name}_") for path in goldens(f"{name}_*")] or ["A"]
 
 
 NAMES = [f"hf_{family}_{s}" for family in FAMILIES for s in sets_of(f"hf_{family}")]
@@ -42,7 +40,7 @@ def family_of(name):
 
 
 def folder_of(name):
-  return require_shared("goldens", name, "config.json").parent
+  return golden_file(name, "config.json").parent
 
 
 @functools.cache

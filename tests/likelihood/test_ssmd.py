@@ -11,7 +11,7 @@ import pytest
 
 from sbdjax.errors import UsageError
 from sbdjax.likelihood import ssmd
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 from tests.jit import quick_jit
 from tests.likelihood import tables as tb
 
@@ -93,8 +93,8 @@ def test_equals_enumeration_of_four_tokens(window, n_inner):
 
 @pytest.mark.parametrize("name", ["d3s3", "d4s2"])
 def test_equals_reference_files(name):
-  data = np.load(require_shared("goldens", "ssmd_A.npz"))
-  about = json.loads(require_shared("goldens", "ssmd_A.json").read_text())
+  data = np.load(golden_file("ssmd_A.npz"))
+  about = json.loads(golden_file("ssmd_A.json").read_text())
   tables = tb.Tables(data[f"{name}/P"], data[f"{name}/Q"])
   np.testing.assert_array_equal(tb.texts(tables), data[f"{name}/outputs"])
   settings = [s for s in about["settings"] if s["table"] == name]

@@ -13,7 +13,7 @@ from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.losses import jacobi
 from sbdjax.losses.jacobi import JacobiLoss
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 from tests.jacobi_goldens import open_recorded_qwen2
 from tests.jit import quick_jit
 from tests.losses import table_model
@@ -36,13 +36,13 @@ PUBLIC = {
 
 
 def golden():
-  return json.loads(require_shared("goldens", "jacobi", "train_loss.json").read_text())
+  return json.loads(golden_file("jacobi", "train_loss.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
   """The public trainer's network."""
-  weights = require_shared("goldens", "jacobi", "train_model.npz")
+  weights = golden_file("jacobi", "train_model.npz")
   opened = open_recorded_qwen2(weights, tmp_path_factory.mktemp("qwen2"))
   return opened.lm, opened.params
 
