@@ -19,6 +19,8 @@ _Kernel = TypeVar("_Kernel", jax.Array, np.ndarray)
 SEVERAL_INPUTS = ("o_kernel",)
 # Rows up to which the product of a `Transposed` is computed transposed, too.
 _FEW_ROWS = 32
+# More rows than these are multiplied by eights.
+_WHOLE_ROWS = 4
 
 
 @pytree.dataclass
@@ -41,9 +43,7 @@ class Transposed:
     dtype = x.dtype if dtype is None else dtype
     w, rows = _rounded(self.w, x.reshape(-1, x.shape[-1]), product_dtype)
     count = rows.shape[0]
-    if count == 1 and w.dtype == jnp.bfloat16:
-      # XLA has fast products of bfloat16 on a CPU, but none of a matrix and a vector.
-      rows = jnp.pad(rows, ((0, 1), (0, 0)))
+    rows = jnp.pad(rows, ((0, _padded(count, w.dtype) - count), (0, 0)))
     if 1 < rows.shape[0] <= _FEW_ROWS:
       y = jnp.einsum("oi,ti->ot", w, rows, preferred_element_type=dtype)
       # XLA would otherwise turn the product around.
@@ -51,6 +51,17 @@ class Transposed:
     else:
       y = jnp.einsum("ti,oi->to", rows, w, preferred_element_type=dtype)
     return y[:count].reshape(*x.shape[:-1], -1)
+
+
+def _padded(rows: int, dtype: jnp.dtype) -> int:
+  """Rows with which a product of so many is computed on a CPU.
+
+  Of five to seven rows it takes longer than of eight, and so on. XLA has fast products of bfloat16,
+  but none of a matrix and a vector.
+  """
+  if rows == 1:
+    return 2 if dtype == jnp.bfloat16 else 1
+  return -(-rows // 8) * 8 if _WHOLE_ROWS < rows <= _FEW_ROWS else rows
 
 
 def weight(
