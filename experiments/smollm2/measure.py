@@ -73,6 +73,7 @@ METHODS: dict[str, dict[str, Any]] = {
   "verified, fan-out 2": _FAN_OUT,
   "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
   "verified, alternating + look-up": {**_ALTERNATING, **_LOOKUP},
+  "verified, alternating, blocks of 3 + look-up": {**_ALTERNATING, "block_size": 3, **_LOOKUP},
   "verified, fused + look-up": {**_FUSED, **_LOOKUP},
 }  # fmt: skip
 
