@@ -84,7 +84,7 @@ def colour_of(line: dict[str, Any]) -> str:
 def draw(lines: list[dict[str, Any]], path: pathlib.Path, title: str) -> None:
   """Bars of x AR, with intervals."""
   lines = lines[::-1]
-  figure, axes = plt.subplots(figsize=(8, 0.36 * len(lines) + 1.2))
+  figure, axes = plt.subplots(figsize=(9, 0.36 * len(lines) + 1.3), layout="constrained")
   found = [line["kinds"]["all"]["speed_over_ar"] for line in lines]
   values = [f["value"] for f in found]
   errors = [[f["value"] - f["low"] for f in found], [f["high"] - f["value"] for f in found]]
@@ -96,14 +96,16 @@ def draw(lines: list[dict[str, Any]], path: pathlib.Path, title: str) -> None:
     )
   axes.axvline(1, color="black", lw=0.8)
   axes.set_yticks(range(len(lines)), [line["method"] for line in lines])
-  axes.set_xlim(0, max(f["high"] for f in found) * 1.35)
+  axes.set_xlim(0, max(f["high"] for f in found) * 1.6)
   axes.set_xlabel("tokens per second / those of AR, by the clock")
   axes.set_title(title, loc="left", fontsize=10)
-  handles = [plt.Rectangle((0, 0), 1, 1, color=c) for c in (LOSSLESS, LOSSY, OTHERS)]
-  names = ("AR's own text", "another text", "transformers (PyTorch)")
-  axes.legend(handles, names, loc="lower right", fontsize=8)
+  names = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
+  shown = [colour for colour in names if colour in map(colour_of, lines)]
+  if len(shown) > 1:
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in shown]
+    texts = [names[colour] for colour in shown]
+    figure.legend(handles, texts, loc="outside lower center", ncols=len(shown), fontsize=8)
   axes.spines[["top", "right"]].set_visible(False)
-  figure.tight_layout()
   figure.savefig(path, dpi=130)
 
 
