@@ -222,7 +222,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--places", action="store_true", help="count drafts accepted by place, and time nothing")
   add("--minutes", type=float, help="stop after the prompt at which they are over")
   add("--raw", help=".jsonl of prompts, added to; not with --places")
-  add("--out", required=True, help=".jsonl of methods, added to")
+  add("--out", required=True, help=".jsonl of methods; with --places added to")
   args = parser.parse_args(argv)
   model = load_pretrained(args.checkpoint, adapter=args.adapter, dtype=args.dtype)
   kinds, prompts = prompts_of(model, args)

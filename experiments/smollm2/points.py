@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sbdjax.bench import per_prompt
+from sbdjax.data import files
 from sbdjax.errors import DataError
-from sbdjax.evals import record
 
 # Of a `Result`, kept for each prompt and method.
 FIELDS = ("valid", "nfe", "query_tokens", "drafted", "accepted", "seconds")
@@ -71,8 +71,7 @@ def point(name: str, lines: Sequence[dict[str, Any]], base: str = "AR") -> dict[
 
 
 def write(path: pathlib.Path, lines: Sequence[dict[str, Any]]) -> None:
-  """Adds a line for each method, and prints it."""
-  out = record.JsonLines(path)
+  """Writes a line for each method, whole or not at all, and prints it."""
   settings = dict(lines[0]["settings"])
   methods = settings.pop("methods")
   provenance = {k: v for k, v in lines[0].items() if k not in _OF_PROMPTS}
@@ -81,10 +80,12 @@ def write(path: pathlib.Path, lines: Sequence[dict[str, Any]]) -> None:
     "prefill_seconds": sum(line["prefill_seconds"] for line in lines),
     "commits": list(dict.fromkeys(line["git_commit"] for line in lines)),
   }
+  written = []
   for name in lines[0]["runs"]:
     found = point(name, lines)
-    out.append(found | {"settings": methods.get(name, {})} | common | provenance)
+    written.append(json.dumps(found | {"settings": methods.get(name, {})} | common | provenance))
     show(found)
+  files.write_atomically(path, lambda file: file.write(("\n".join(written) + "\n").encode()))
 
 
 def show(found: dict[str, Any]) -> None:
@@ -103,7 +104,7 @@ def show(found: dict[str, Any]) -> None:
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("raw", help=".jsonl that `measure.py` wrote")
-  parser.add_argument("--out", required=True, help=".jsonl, added to")
+  parser.add_argument("--out", required=True, help=".jsonl of methods")
   args = parser.parse_args(argv)
   write(pathlib.Path(args.out), read(pathlib.Path(args.raw)))
   return 0

@@ -47,10 +47,11 @@ $PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --tuned=runs/tu
   --raw=runs/smollm2_raw.jsonl --out=$OUT/points.jsonl
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --tuned=runs/tuned.json \
   --places --per_kind=2 --out=$OUT/places.jsonl
-$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=3 --out=$OUT/rivals.jsonl
+$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=3 --raw=runs/rivals_raw.jsonl \
+  --out=$OUT/rivals.jsonl
 $PY $OUT/tables.py $OUT/points.jsonl --places=$OUT/places.jsonl --picture=$OUT/speed.png
 $PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --longest=128 \
   --raw=runs/stories_raw.jsonl --out=$OUT/points_stories260k.jsonl
 $PY $OUT/rivals.py --checkpoint=stories260K --stories=20 --longest=128 \
-  --out=$OUT/rivals_stories260k.jsonl
+  --raw=runs/rivals_stories_raw.jsonl --out=$OUT/rivals_stories260k.jsonl
 $PY $OUT/tables.py $OUT/points_stories260k.jsonl

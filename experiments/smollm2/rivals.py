@@ -1,6 +1,7 @@
 """`transformers` beside our AR, in turns on the prompts of `measure.py`: greedy, and with prompt look-up.
 
-  python experiments/smollm2/rivals.py --prompts=spec_bench.jsonl --per_kind=5 --out=rivals.jsonl
+  python experiments/smollm2/rivals.py --prompts=spec_bench.jsonl --per_kind=5 \
+    --raw=runs/rivals_raw.jsonl --out=rivals.jsonl
 
 The same weights in float32, one prompt at a time, as many tokens as AR gives. The first token comes with
 the prompt's forward: both are taken off. Needs the extra `parity`.
@@ -56,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
   add("--longest", type=int, default=1536)
   add("--max_tokens", type=int, default=128)
   add("--threads", type=int, default=2, help="of torch")
-  add("--out", required=True, help=".jsonl of methods, added to")
+  add("--raw", required=True, help=".jsonl of prompts, added to")
+  add("--out", required=True, help=".jsonl of methods")
   args = parser.parse_args(argv)
   if (args.prompts is None) == (args.stories is None):
     parser.error("give --prompts or --stories")
@@ -79,7 +81,8 @@ def main(argv: list[str] | None = None) -> int:
     "threads": args.threads,
     "methods": {"transformers, prompt look-up": {"prompt_lookup_num_tokens": LOOKUP_TOKENS}},
   }
-  lines = []
+  raw = record.JsonLines(pathlib.Path(args.raw))
+  lines, provenance = [], record.provenance()
   for i, (kind, prompt) in enumerate(zip(kinds, prompts, strict=True)):
     kept, seconds = decoder.prefill(AR(), prompt)
     reference, runs = ours(prompt, kept), {}
@@ -100,7 +103,9 @@ def main(argv: list[str] | None = None) -> int:
       runs[name] = run
     line = {"index": i, "kind": kind, "prompt_tokens": len(prompt), "prefill_seconds": seconds}
     runs = {name: runs[name] for name in ways}
-    lines.append(line | {"runs": runs, "settings": settings} | record.provenance())
+    lines.append(line | {"runs": runs, "settings": settings} | provenance)
+    raw.append(lines[-1])
+    print(f"{i + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
   points.write(pathlib.Path(args.out), lines)
   return 0
 

@@ -98,11 +98,11 @@ def load_pretrained(
       workdir (its newest checkpoint; EMA weights where it kept them), or one checkpoint of it,
       `WORKDIR/checkpoints/STEP`.
     dtype: of parameters and activations. None: the checkpoint's, but float32 for half precision on a
-      CPU, where XLA would widen every weight in every forward. "stored": the
-      checkpoint's anywhere, to train on or to save again. "mixed": weights of bfloat16, and
-      activations rounded to it where they meet weights, all else float32 (`product_dtype` of the
-      configuration): what a CPU with instructions for it (AVX512-BF16, AMX) does faster when a
-      forward has several tokens. Quantized weights count as float32.
+      CPU, where XLA would widen every weight in every forward. "stored": the checkpoint's anywhere,
+      to train on or to save again. "mixed": weights of bfloat16, and activations rounded to it where
+      they meet weights, all else float32 (`TransformerConfig.product_dtype`): faster for several
+      tokens a forward on a CPU that multiplies bfloat16 (AVX512-BF16); texts of forwards of
+      different widths may differ by rounding. Quantized weights count as float32.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
       default device. Hugging Face directories and GGUF files are read tensor by tensor into that
       layout. The model's functions are traced with it, for kernels that have to be cut over devices.

@@ -123,12 +123,15 @@ def _attend_tile(q_BxHxTxDh, k_parts, v_parts, visible_parts):
 
 
 @jax.custom_vjp
-def _softmax_attention(q_BxKxRxDh, ks, vs, visible_Bx1xRxS):
-  """softmax(q k^T) v over key parts, where nothing is differentiated: the scores of a part stay
-  where they are, and it is the output that is divided by their sum."""
+def _softmax_attention(q_BxKxRxDh, ks, vs, visible_parts):
+  """softmax(q k^T) v over key parts, `visible` [B or 1, 1, R, S_i] of each.
+
+  This is the form without a gradient: scores of the parts are not joined, and the output is what is
+  divided by their sum.
+  """
   scores = [
     jnp.where(visible, _products("bkqd,bksd->bkqs", q_BxKxRxDh, k), _NEG)
-    for k, visible in zip(ks, visible_Bx1xRxS, strict=True)
+    for k, visible in zip(ks, visible_parts, strict=True)
   ]
   tops = [jnp.max(x, axis=-1, keepdims=True) for x in scores]
   top = jnp.maximum(functools.reduce(jnp.maximum, tops), _NEG / 2)  # no key: all weights 0

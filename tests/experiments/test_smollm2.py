@@ -76,3 +76,4 @@ def test_measuring_resumes_after_the_last_prompt(script, tmp_path, capsys):
   again = capsys.readouterr()
   assert measure.main([*args, f"--out={out}"]) == 0  # all prompts are there: nothing is decoded
   assert "compiled" not in capsys.readouterr().err and "compiled" in again.err
+  assert out.read_text().count("\n") == 4  # written anew

@@ -170,6 +170,26 @@ def test_small_caches_are_read_whole():
   assert size(1, 4, 1024, 8) == (1024,) and len(size(32, 4, 1024, 8)) == 5
 
 
+def test_a_window_has_a_gradient_through_the_used_part():
+  caches = cache_of(2048, batch=1)
+  rng = np.random.default_rng(1)
+  q, k, v = (jnp.asarray(rng.normal(size=(1, 2, 3, 32)), jnp.float32) for _ in range(3))
+  rule = masks.Cached(jnp.array([300]), jnp.zeros(1, jnp.int32), num_causal=3)
+  seen = np.concatenate([np.ones((3, 300), bool), np.tril(np.ones((3, 3), bool))], axis=1)
+
+  def dense(q, k, v):
+    k, v = (
+      jnp.concatenate([c[1, :, :, :300], x], axis=2) for c, x in zip(caches, (k, v), strict=True)
+    )
+    scores = jnp.where(seen, jnp.einsum("bhtd,bhsd->bhts", q, k) * 32**-0.5, -jnp.inf)
+    return jnp.sum(jnp.einsum("bhts,bhsd->bhtd", jax.nn.softmax(scores), v) ** 2)
+
+  ours = lambda q, k, v: jnp.sum(windows(q, k, v, caches, 1, rule) ** 2)
+  found, expected = (quick_jit(jax.grad(f, (0, 1, 2)))(q, k, v) for f in (ours, dense))
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, atol=2e-5)
+
+
 def test_a_cache_that_is_read_in_loops_has_no_gradient():
   caches, q = cache_of(2048), jnp.ones((2, 2, 65, 32))
   rule = masks.Cached(jnp.array([1, 5]), jnp.array([0, 0]), num_causal=65)
