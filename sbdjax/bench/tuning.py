@@ -4,8 +4,8 @@ All candidates give the text of autoregressive (AR) decoding in fewer, wider for
 depends on model and prompts, what a wider forward costs on the device. Both are measured:
 
 1. Cached forwards of `WIDTHS` tokens take turns, which gives the cost of each relative to one token.
-2. Candidates decode a few prompts; tokens per forward / the cost of their width is the speed to
-   expect, in units of AR. Each takes seconds to compile, so `search` tries those first that may be
+2. Candidates decode a few prompts; tokens per forward / the mean cost of their forwards is the speed
+   to expect, in units of AR. Each takes seconds to compile, so `search` tries those first that may be
    fastest, and leaves out those that cannot be.
 3. The best of them and AR decode all prompts in turns. What was expected decides nothing more: the
    one with the largest median ratio of a turn wins, AR where none is above 1.
@@ -45,16 +45,16 @@ class Candidate(NamedTuple):
 
   Attributes:
     settings: its flat names; what is left out has its default.
-    width: tokens that a forward runs, the mean of a round. Shapes are fixed: it runs those of chains
+    widths: tokens that each forward of a round runs. Shapes are fixed: a forward runs those of chains
       and blocks that it has no use for as well, which `Result.query_tokens` does not count.
     chain: tokens that a verification adds if every draft is right.
-    forwards: of a round; the others add one token each.
+    looked_up: tokens that a forward runs as well where the text has a draft.
   """
 
   settings: Settings
-  width: float
+  widths: tuple[int, ...]
   chain: int
-  forwards: int = 1
+  looked_up: int = 0
 
   @property
   def family(self) -> str:
@@ -62,12 +62,37 @@ class Candidate(NamedTuple):
     parts = [self.settings["name"], self.settings.get("lookup"), self.settings.get("drafting")]
     return " ".join(part for part in parts[: 2 + (parts[2] == "none")] if part)
 
+  @property
+  def forwards(self) -> int:
+    """Of a round: the one that verifies, and others that add one token each."""
+    return len(self.widths)
+
+  @property
+  def width(self) -> float:
+    """Tokens that a forward runs, on average, if every second one has looked-up drafts."""
+    return sum(self.widths) / self.forwards + self.looked_up / 2
+
+  def price(self, cost: Cost) -> float:
+    """What a forward costs, on average, if every second one has looked-up drafts (a guess: it
+    depends on the text)."""
+    found = [w + self.looked_up for w in self.widths]
+    return sum(map(cost, (*self.widths, *found))) / (2 * self.forwards)
+
   def most(self, cap: float = np.inf) -> float:
     """Tokens per forward, where a verification adds at most `cap`."""
     return (min(self.chain, cap) + self.forwards - 1) / self.forwards
 
+  def added(self, tokens_per_forward: float) -> float:
+    """Tokens that a verification adds, where forwards give so many: the inverse of `most`."""
+    return tokens_per_forward * self.forwards - (self.forwards - 1)
 
-PLAIN = Candidate({"name": "ar"}, 1, 1)
+  def possible(self, cost: Cost, cap: float = np.inf) -> float:
+    """A speed in units of AR that it cannot pass, where a verification adds at most `cap`: as if
+    drafts were looked up at no cost."""
+    return self.most(cap) * self.forwards / sum(map(cost, self.widths))
+
+
+PLAIN = Candidate({"name": "ar"}, (1,), 1)
 
 
 def candidates(masked: bool) -> list[Candidate]:
@@ -77,13 +102,13 @@ def candidates(masked: bool) -> list[Candidate]:
     masked: the model has a mask token.
   """
   found = [_window(n, *pool) for n in (4, 8) for pool in _POOLS]
-  found += [_looked_up(Candidate(_NO_MASKS, 1, 1), number) for number in (4, 8)]
+  found += [_looked_up(Candidate(_NO_MASKS, (1,), 1), number) for number in _LOOKED_UP]
   if masked:
     found += [
       _looked_up(_verified(block_size, False, *schedule), number)
       for block_size in (3, 4)
       for schedule in _SCHEDULES[:2]
-      for number in (4, 8)
+      for number in _LOOKED_UP
     ]
     found += [
       _verified(block_size, second, *schedule)
@@ -94,13 +119,16 @@ def candidates(masked: bool) -> list[Candidate]:
   return found
 
 
+# Drafts to look up: with the token before them they fill 4, 8 and 16 places of a product.
+_LOOKED_UP = (3, 7, 15)
+
 # Settings of a pool, and the chains that it gives with the plain one.
 _POOLS: tuple[tuple[Settings, int], ...] = (({}, 1), ({"pool": "ngrams", "num_candidates": 3}, 4))
 
 
 def _window(block_size: int, pool: Settings, chains: int) -> Candidate:
   settings = {"name": "jacobi_window", "block_size": block_size, **pool}
-  return Candidate(settings, block_size * chains, block_size)
+  return Candidate(settings, (block_size * chains,), block_size)
 
 
 # Settings of a schedule, the forwards of a round, and the blocks of masks in it; None: one for every
@@ -118,9 +146,10 @@ def _verified(
 ) -> Candidate:
   settings = {"name": "sbd_verified", "block_size": block_size, **schedule}
   chain = block_size + second * (block_size - 1)  # with the second choices
-  tokens = chain + (chain if blocks is None else blocks) * block_size + (forwards - 1)
+  masks = (chain if blocks is None else blocks) * block_size
+  widths = (chain + masks,) if forwards == 1 else (chain, 1 + masks)
   more = {"candidates": True} if second else {}
-  return Candidate({**settings, **more}, tokens / forwards, block_size, forwards)
+  return Candidate({**settings, **more}, widths, block_size)
 
 
 _NO_MASKS: Settings = {"name": "sbd_verified", "drafting": "none"}
@@ -130,7 +159,7 @@ def _looked_up(candidate: Candidate, number: int) -> Candidate:
   """`candidate` with so many drafts looked up in the text, in every second forward as a guess."""
   settings = {**candidate.settings, "lookup": "text", "lookup_tokens": number}
   chain = max(candidate.chain, 1 + number)
-  return candidate._replace(settings=settings, width=candidate.width + number / 2, chain=chain)
+  return candidate._replace(settings=settings, chain=chain, looked_up=number)
 
 
 def decoding_of(settings: Settings, max_tokens: int) -> Decoding:
@@ -184,7 +213,8 @@ class Trial:
     settings: flat names.
     tokens_per_forward: valid tokens / forwards, over the prompts it decoded last.
     width: as of the candidate.
-    expected: speed in units of AR, by the cost of that width.
+    price: as of the candidate.
+    expected: speed in units of AR, by that price.
     same_text: its tokens are those of AR.
     ratio: its speed in units of AR's in the same turn, over turns; None: not timed.
     tokens_per_second: over turns, the prompts' forwards apart; None: not timed.
@@ -193,6 +223,7 @@ class Trial:
   settings: Settings
   tokens_per_forward: float
   width: float
+  price: float
   expected: float
   same_text: bool
   ratio: Summary | None = None
@@ -200,16 +231,17 @@ class Trial:
 
 
 def trial_of(
-  settings: Settings,
-  width: float,
-  results: Sequence[Result],
-  reference: Sequence[Result],
-  cost: Cost,
+  candidate: Candidate, results: Sequence[Result], reference: Sequence[Result], cost: Cost
 ) -> Trial:
-  """What a setting's results say, beside those of AR for the same prompts."""
-  tokens_per_forward = sum(r.valid for r in results) / sum(r.nfe for r in results)
-  same = texts(results) == texts(reference)
-  return Trial(settings, tokens_per_forward, width, tokens_per_forward / cost(width), same)
+  """What a candidate's results say, beside those of AR for the same prompts."""
+  tokens, price, same = _tokens_per_forward(results), candidate.price(cost), texts(results)
+  return Trial(
+    candidate.settings, tokens, candidate.width, price, tokens / price, same == texts(reference)
+  )
+
+
+def _tokens_per_forward(results: Sequence[Result]) -> float:
+  return sum(r.valid for r in results) / sum(r.nfe for r in results)
 
 
 def texts(results: Sequence[Result]) -> list[list[int]]:
@@ -222,23 +254,25 @@ def search(
 ) -> Iterator[Trial]:
   """Tries at most `tries` candidates, those first that may be fastest.
 
-  The first of each family is the one that verifies and drafts most: the others add no more tokens
-  in a verification than it does. They follow by the speed which that leaves possible, until what is
-  possible is below what was found.
+  The first of each family is the one that verifies and drafts most, of those that may be faster than
+  AR, and in a forward of its own, so that every verification has drafts: the others add no more tokens
+  in a verification than it does. They follow by the speed which
+  that leaves possible, until what is possible is below what was found.
 
   Args:
     run: tries one.
   """
   scouts: dict[str, Candidate] = {}
-  for c in sorted(every, key=lambda c: (c.chain, c.width)):
+  every = [c for c in every if c.possible(cost) > 1]
+  for c in sorted(every, key=lambda c: (c.chain, c.forwards, c.width)):
     scouts[c.family] = c
   best, caps = 1.0, {}
   for family, scout in scouts.items():
     trial = run(scout)
     yield trial
     best = max(best, trial.expected if trial.same_text else 0.0)
-    caps[family] = trial.tokens_per_forward
-  possible = lambda c: c.most(caps[c.family]) / cost(c.width)
+    caps[family] = scout.added(trial.tokens_per_forward)
+  possible = lambda c: c.possible(cost, caps[c.family])
   others = [c for c in every if c is not scouts[c.family]]
   for c in sorted(others, key=possible, reverse=True)[: max(0, tries - len(scouts))]:
     if possible(c) <= best:
@@ -254,14 +288,19 @@ def finalists(trials: Sequence[Trial], count: int) -> list[Trial]:
   return sorted(fit, key=lambda t: t.expected, reverse=True)[:count]
 
 
-def timed(trial: Trial, passes: Sequence[Pass], of_ar: Sequence[Pass], cost: Cost) -> Trial:
+def timed(trial: Trial, passes: Sequence[Pass], of_ar: Sequence[Pass]) -> Trial:
   """`trial` with what its passes over all prompts say, one a turn, beside those of AR."""
-  found = trial_of(trial.settings, trial.width, passes[0].results, of_ar[0].results, cost)
+  results = passes[0].results
+  tokens = _tokens_per_forward(results)
   speeds = [p.tokens_per_second for p in passes]
   ratios = [own / p.tokens_per_second for own, p in zip(speeds, of_ar, strict=True)]
-  same = found.same_text and trial.same_text
   return dataclasses.replace(
-    found, same_text=same, ratio=summarise(ratios), tokens_per_second=summarise(speeds)
+    trial,
+    tokens_per_forward=tokens,
+    expected=tokens / trial.price,
+    same_text=trial.same_text and texts(results) == texts(of_ar[0].results),
+    ratio=summarise(ratios),
+    tokens_per_second=summarise(speeds),
   )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Mapping
@@ -82,23 +83,26 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
   prepared = Prepared(lm)  # kept, so that nobody prepares again
   decoder = TimedDecoder(lm, Decoding(max_tokens=args.max_tokens).limits(model.generation.eos_ids))
   with console.status("timing forwards ...") as status:
+    # Without a terminal there is no status line: what is going on is printed.
+    tell = (
+      status.update if console.is_terminal else functools.partial(console.print, highlight=False)
+    )
     seconds = tuning.time_forwards(lm, prepared, params, context, args.turns)
     cost = tuning.cost_of(tuning.WIDTHS, seconds)
     every = tuning.candidates(lm.config.mask_id is not None)
     few = prompts[: args.probes]
     decode = lambda c: tuning.decode(decoder, params, few, c.settings, args.max_tokens).results
     reference, others = decode(tuning.PLAIN), []
-    run = lambda c: tuning.trial_of(c.settings, c.width, decode(c), reference, cost)
+    run = lambda c: tuning.trial_of(c, decode(c), reference, cost)
     for trial in tuning.search(every, cost, run, args.tries):
       others.append(trial)
-      status.update(f"tried {len(others)} of {len(every)} settings: {_line(trial)}")
-    plain = tuning.PLAIN
-    racing = [tuning.trial_of(plain.settings, plain.width, reference, reference, cost)]
+      tell(f"tried {len(others)} of {len(every)} settings: {_line(trial)}")
+    racing = [tuning.trial_of(tuning.PLAIN, reference, reference, cost)]
     racing += tuning.finalists(others, args.finalists)
-    status.update(f"timing the best {len(racing)} ...")
+    tell(f"timing the best {len(racing)} ...")
     settings = [t.settings for t in racing]
     passes = tuning.race(decoder, params, prompts, settings, args.max_tokens, args.turns)
-  raced = [tuning.timed(t, own, passes[0], cost) for t, own in zip(racing, passes, strict=True)]
+  raced = [tuning.timed(t, own, passes[0]) for t, own in zip(racing, passes, strict=True)]
   best = tuning.choose(raced) or raced[0]
   return {
     "verb": "tune",

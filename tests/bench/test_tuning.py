@@ -39,7 +39,7 @@ def test_candidates_build_are_lossless_and_differ():
   names = {c.family for c in tuning.candidates(masked=False)}
   assert names == {"jacobi_window", "sbd_verified text none"}
   assert {c.family for c in EVERY} == names | {"sbd_verified", "sbd_verified text"}
-  assert max(c.width for c in EVERY) == tuning.WIDTHS[-1]
+  assert max(max(c.widths) for c in EVERY) == tuning.WIDTHS[-1]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_widths_are_those_of_the_forwards_that_are_traced():
     state = jax.eval_shape(sampler.init, params, *prompt)
     widths.clear()
     jax.eval_shape(sampler.step, params, state)
-    assert len(widths) == candidate.forwards and np.mean(widths) == candidate.width
+    assert sorted(widths) == sorted(candidate.widths)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_widths_are_those_of_the_forwards_that_are_traced():
   [
     {"name": "sbd_verified", "block_size": 3, "drafting": "alternating"},
     {"name": "sbd_verified", "block_size": 3, "drafting": "fan_out", "points": 0},
-    {"name": "sbd_verified", "drafting": "none", "lookup": "text", "lookup_tokens": 4},
+    {"name": "sbd_verified", "drafting": "none", "lookup": "text", "lookup_tokens": 3},
   ],
   ids=lambda settings: settings["drafting"],
 )
@@ -110,26 +110,25 @@ def test_trials_by_hand():
   cost = Cost((1, 10), (1.0, 2.0))
   ar = [result([1, 2, 3, 4], 4, 4), result([5, 6], 2, 2)]
   fast = [result([1, 2, 3, 4], 2, 14), result([5, 6], 1, 10)]
-  trial = tuning.trial_of({"name": "x"}, 8, fast, ar, cost)
+  x = Candidate({"name": "x"}, (8,), 3)
+  trial = tuning.trial_of(x, fast, ar, cost)
   assert (trial.tokens_per_forward, trial.width, trial.same_text) == (2.0, 8, True)
   assert trial.expected == pytest.approx(2.0 / (1 + 7 / 9)) and trial.ratio is None
   other = [result([1, 2, 3, 9], 2, 14), result([5, 6], 1, 10)]
-  assert not tuning.trial_of({"name": "x"}, 8, other, ar, cost).same_text
+  assert not tuning.trial_of(x, other, ar, cost).same_text
   passes = [Pass(fast, 9.0, s) for s in (1.0, 2.0, 4.0)]
   of_ar = [Pass(ar, 0.0, s) for s in (3.0, 3.0, 3.0)]
-  timed = tuning.timed(trial, passes, of_ar, cost)
+  timed = tuning.timed(trial, passes, of_ar)
   assert timed.ratio == Summary(1.5, 0.75, 3.0) and timed.tokens_per_second == (3.0, 1.5, 6.0)
-  assert (
-    timed.same_text and not tuning.timed(trial, [Pass(other, 0, 1.0)], of_ar[:1], cost).same_text
-  )
+  assert timed.same_text and not tuning.timed(trial, [Pass(other, 0, 1.0)], of_ar[:1]).same_text
   # A difference on the few prompts counts, whatever all of them say.
-  was = tuning.trial_of({"name": "x"}, 8, other, ar, cost)
-  assert not tuning.timed(was, passes, of_ar, cost).same_text
+  was = tuning.trial_of(x, other, ar, cost)
+  assert not tuning.timed(was, passes, of_ar).same_text
 
 
 def trial(name, ratio, same=True, expected=1.0):
   summary = None if ratio is None else Summary(ratio, ratio, ratio)
-  return Trial({"name": name}, 1.0, 1.0, expected, same, summary, summary)
+  return Trial({"name": name}, 1.0, 1.0, 1.0, expected, same, summary, summary)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +164,14 @@ def world(seed):
 
   def run(c):
     added = 1 + sum(share ** (j * (1.5 - 0.5 * c.settings.get("candidates", 0))) for j in range(1, c.chain))  # fmt: skip
-    whole = c.settings.get("points") == 0 or c.forwards == 2 or c.settings.get("pool")
+    whole = (
+      c.settings.get("points") == 0 or c.forwards == 2 or c.settings["name"] == "jacobi_window"
+    )
+    whole |= c.settings.get("drafting") == "none"
     added = 1 + (added - 1) * (1 if whole else rng.uniform(0.6, 1))
     tokens = (added + c.forwards - 1) / c.forwards
-    return Trial(c.settings, tokens, c.width, tokens / cost(c.width), True)
+    price = c.price(cost)
+    return Trial(c.settings, tokens, c.width, price, tokens / price, True)
 
   return cost, {json.dumps(c.settings): run(c) for c in EVERY}
 
@@ -184,14 +187,14 @@ def test_the_search_leaves_out_nothing_better(seed):
 
 
 def test_the_search_tries_scouts_first_then_the_promising_and_not_too_many():
-  made = lambda name, width, chain: Candidate({"name": name, "width": width}, width, chain)
+  made = lambda name, width, chain: Candidate({"name": name, "width": width}, (width,), chain)
   every = [made("a", 2, 2), made("a", 9, 4), made("a", 4, 4), made("a", 3, 3), made("b", 5, 2)]
   cost, log = Cost((1, 2), (1.0, 1.1)), []
 
   def run(c, factor=1.0, same=True):
     log.append((c.family, c.width))
     tokens = {9: 2.5, 5: 1.5, 4: 1.4, 3: 1.3, 2: 1.2}[c.width]
-    return Trial(c.settings, tokens, c.width, factor * tokens / cost(c.width), same)
+    return Trial(c.settings, tokens, c.width, 1.0, factor * tokens / cost(c.width), same)
 
   # The scout adds 2.5 tokens: nobody of width 4 is above 2.5 / 1.3, of 3 above 2.5 / 1.2.
   assert len(list(tuning.search(every, cost, run, 9))) == 5

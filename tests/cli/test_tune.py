@@ -58,7 +58,7 @@ def no_clock(monkeypatch):
 
   monkeypatch.setattr(tuning, "time_forwards", forwards)
   monkeypatch.setattr(tuning, "decode", decode_wrongly)
-  few = [Candidate(FUSED, 6, 3), Candidate(WINDOW, 2, 2)]
+  few = [Candidate(FUSED, (6,), 3), Candidate(WINDOW, (2,), 2)]
   monkeypatch.setattr(tuning, "candidates", lambda masked: few if masked else few[1:])
 
 
