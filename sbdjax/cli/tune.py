@@ -85,7 +85,9 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
   with console.status("timing forwards ...") as status:
     # Without a terminal there is no status line: what is going on is printed.
     tell = (
-      status.update if console.is_terminal else functools.partial(console.print, highlight=False)
+      status.update
+      if console.is_terminal
+      else functools.partial(console.print, highlight=False, soft_wrap=True)
     )
     seconds = tuning.time_forwards(lm, prepared, params, context, args.turns)
     cost = tuning.cost_of(tuning.WIDTHS, seconds)
