@@ -84,6 +84,18 @@ def of_tree(tree: Any) -> int:
   return sum(map(size, jax.tree.leaves(tree)))
 
 
+def of_shards(abstract: Any, shardings: Any) -> int:
+  """Bytes that arrays of these shapes take of the memory of one device; on CPUs all share one."""
+  import jax
+
+  def size(x: Any, sharding: Any) -> int:
+    devices = sharding.addressable_devices
+    copies = len(devices) if next(iter(devices)).platform == "cpu" else 1
+    return copies * of_tree(jax.ShapeDtypeStruct(sharding.shard_shape(x.shape), x.dtype))
+
+  return sum(jax.tree.leaves(jax.tree.map(size, abstract, shardings)))
+
+
 def check_program(program: Any, what: str, todo: str) -> None:
   """Raises UsageError where a compiled program needs more memory than the device has free.
 

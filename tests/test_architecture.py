@@ -46,6 +46,7 @@ SIDE = {
     "errors",
     "foreign",
     "failures",
+    "memory",
     "settings",
     "checks",
     "data",

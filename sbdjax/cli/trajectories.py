@@ -23,8 +23,8 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from sbdjax import memory, workdir_lock
 from sbdjax import prompts as prompting
-from sbdjax import workdir_lock
 from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.data import assets, trajectories
@@ -216,6 +216,9 @@ class Collector:
         start = time.perf_counter()
         self._compiled = self._run.lower(*args).compile()
         self.compile_seconds = time.perf_counter() - start
+        memory.check_program(
+          self._compiled, f"collecting {size} texts at a time", "lower collect.batch_size"
+        )
       found = jax.device_get(self._compiled(*args))
       yield from cut(found, some, self._model.generation.eos_ids)
 

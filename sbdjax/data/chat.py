@@ -7,6 +7,7 @@ its own, which ends with ours and is ended where it takes too long (`template_wo
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pathlib
@@ -158,6 +159,11 @@ class _Worker:
     self._end(process)
     return {"error": f"it takes more than {SECONDS:g} seconds"}
 
+  def close(self) -> None:
+    """Ends the process, if there is one."""
+    if self._process is not None:
+      self._end(self._process)
+
   def _end(self, process: subprocess.Popen[bytes]) -> None:
     process.kill()
     for pipe in (process.stdin, process.stdout):
@@ -168,6 +174,7 @@ class _Worker:
 
 
 _WORKER = _Worker()
+atexit.register(_WORKER.close)
 
 
 def load(folder: pathlib.Path, settings: Mapping[str, Any]) -> ChatTemplate | None:

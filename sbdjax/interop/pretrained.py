@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from sbdjax import failures, foreign
+from sbdjax import failures, foreign, memory
 from sbdjax.data import assets, gguf_header, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import adapter_file, llama2c, native, smollm2
@@ -184,6 +184,8 @@ def _open(
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, in_dtype, shardings, attention))
+  if file.is_file():
+    memory.check(file.stat().st_size, memory.host(), f"checkpoint {path}", "use a smaller one")
   head, checked = None, False
   how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
   if file.is_dir():

@@ -229,12 +229,8 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
 
 def _check_memory(abstract: TrainState) -> None:
   """Raises UsageError where the state alone is more than a device has free."""
-  shards = (
-    jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype)
-    for x in jax.tree.leaves(abstract)
-  )
   memory.check(
-    memory.of_tree(list(shards)),
+    memory.of_shards(abstract, jax.tree.map(lambda x: x.sharding, abstract)),
     memory.device(),
     "the train state (parameters, their averages and the optimiser's) on each device",
     "make the model smaller, or cut it over more devices (parallel; train --dry_run tells more)",

@@ -34,8 +34,7 @@ LARGE = {
 def worker(monkeypatch):
   monkeypatch.setattr(chat, "_WORKER", chat._Worker())
   yield chat._WORKER
-  if chat._WORKER._process is not None:
-    chat._WORKER._end(chat._WORKER._process)
+  chat._WORKER.close()
 
 
 def render(source, messages=HELLO, **variables):
