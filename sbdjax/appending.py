@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 
@@ -41,7 +42,7 @@ def append_line(path: pathlib.Path, line: str) -> None:
     raise OSError(e.errno, e.strerror, str(path)) from e
 
 
-def _whole_lines(file) -> int:
+def _whole_lines(file: io.FileIO) -> int:
   """Bytes up to the last line end."""
   end = file.seek(0, os.SEEK_END)
   while end:

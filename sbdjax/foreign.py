@@ -227,6 +227,11 @@ def _described(hint: Any) -> str:
     return " or ".join(map(_described, args))
   if typing.get_origin(hint) is typing.Literal:
     return " or ".join(map(repr, args))
-  names = {None: "null", type(None): "null", bool: "true or false", int: "a whole number"}
+  names: dict[Any, str] = {
+    None: "null",
+    type(None): "null",
+    bool: "true or false",
+    int: "a whole number",
+  }
   names |= {float: "a number", str: "a text", list: "a list", dict: "an object"}
   return names.get(hint) or names.get(typing.get_origin(hint)) or "an object"

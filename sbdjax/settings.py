@@ -153,8 +153,18 @@ def check_value(value: Any, hint: Any, name: str) -> Any:
   elif hint is int and isinstance(value, bool):
     pass  # a bool is an int to Python, but never what was meant
   elif hint is Any or isinstance(value, typing.get_origin(hint) or hint):
+    _check_items(value, name)
     return value
   raise UsageError(f"{name}={value!r}: expected {describe(hint)}")
+
+
+def _check_items(value: Any, name: str) -> None:
+  """Raises _OutOfRange for a number in a container whose type does not say what it holds."""
+  items = value.values() if isinstance(value, Mapping) else value
+  for item in items if isinstance(value, (Mapping, list, tuple)) else ():
+    if isinstance(item, float) and not math.isfinite(item):
+      raise _OutOfRange(f"{name}={value!r}: give finite numbers")
+    _check_items(item, name)
 
 
 def section_class(hint: Any) -> type | None:

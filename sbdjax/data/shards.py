@@ -60,7 +60,8 @@ def begin(
     write_atomically(path, lambda file: file.write(text.encode()))
     return now
   before = read_settings(folder, what, verb)
-  for name in sorted(before.keys() | now.keys()):
+  # What a person has set first: it is also why a checksum differs.
+  for name in sorted(before.keys() | now.keys(), key=lambda name: (name in _CHECKSUMS, name)):
     if name not in before and name in _CHECKSUMS:
       continue  # of folders from before there was one
     if _placeless(name, before.get(name)) != _placeless(name, now.get(name)):

@@ -125,7 +125,7 @@ def signals(
     workdir = campaign.workdir()
     for _ in range(_TRIES):
       start = time.monotonic()
-      process = job.start(workdir, start_new_session=True)
+      process = job.start(workdir)
       # Half of them early, where starts and the first saves are, half anywhere.
       time.sleep(
         campaign.random.uniform(0.3, 1.0) ** 2 * seconds * campaign.random.uniform(0.2, 1.2)
@@ -222,7 +222,7 @@ def read_only(campaign: Campaign, runs: int) -> Row:
     with _disk(campaign.workdir(), 65536) as (place, _):
       workdir = place / "run"
       if begun:
-        process = job.start(workdir, start_new_session=True)
+        process = job.start(workdir)
         while not any((workdir / "checkpoints").glob("[0-9]*")) and process.poll() is None:
           time.sleep(0.05)
         process.kill()
@@ -242,7 +242,7 @@ def read_only(campaign: Campaign, runs: int) -> Row:
 def _begun(campaign: Campaign) -> pathlib.Path:
   """A run that was stopped with two checkpoints or more."""
   workdir = campaign.workdir()
-  process = campaign.jobs["train"].start(workdir, start_new_session=True)
+  process = campaign.jobs["train"].start(workdir)
   while process.poll() is None:
     if sum(p.name.isdecimal() for p in (workdir / "checkpoints").glob("*")) >= 2:
       process.send_signal(signal.SIGTERM)
@@ -293,7 +293,7 @@ def half_lines(campaign: Campaign, runs: int) -> Row:
     name, file = (("train", "metrics.jsonl"), ("sweep", "points.jsonl"))[number % 2]
     workdir, job = campaign.workdir(), campaign.jobs[name]
     campaign.untouched(name)
-    process = job.start(workdir, start_new_session=True)
+    process = job.start(workdir)
     while process.poll() is None and not (
       (workdir / file).exists() and (workdir / file).stat().st_size
     ):

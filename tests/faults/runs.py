@@ -92,7 +92,7 @@ class Job(NamedTuple):
   def start(
     self, workdir: pathlib.Path, before: Sequence[str] = (), **options: Any
   ) -> subprocess.Popen[str]:
-    """Starts it, in a session of its own."""
+    """Starts it."""
     command = self.command(workdir)
     return subprocess.Popen(
       [*command[:1], *before, *command[1:]],
