@@ -12,7 +12,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16
 
-.PHONY: quickstart quickstart-short smollm2 test test-all kernels-aot lint format clean
+.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz kernels-aot lint format clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m sbdjax quickstart
@@ -29,6 +29,17 @@ test: $(DEV)
 
 test-all: $(DEV)
 	$(RUN) -m pytest -n 2 --dist loadfile tests
+	$(MAKE) faults
+
+# Kills, full disks, damaged files, two processes at once: a table, and ends that are bit-identical.
+FAULTS ?= --runs=100
+faults: $(DEV)
+	$(RUN) -m tests.faults $(FAULTS)
+
+# Damaged inputs of every parser, new ones each time; each target takes so many.
+FUZZ_EXAMPLES ?= 2000
+fuzz: $(DEV)
+	SBDJAX_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(RUN) -m pytest -n 2 tests/fuzz
 
 # Kernels compiled for TPUs and GPUs that are not here; skipped where their clients are not installed.
 # AOT_PYTHON: an interpreter that has the clients.

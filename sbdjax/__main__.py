@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
+if (
+  __name__ == "__main__"
+):  # Ctrl-C while modules are imported ends the process, without a traceback
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import gc
 import importlib
 import sys
@@ -35,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
   """Runs one verb and returns the process's exit code."""
   if argv is not None:
     return run_main(_dispatch, argv)
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   # Of a process of its own. Importing and tracing make many objects that live on: to look for
   # garbage among them as often as usual, and once more at the end, is a fifth of a short command.
   gc.set_threshold(10_000, 50, 100)

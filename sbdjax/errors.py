@@ -25,5 +25,9 @@ class CheckpointError(SbdjaxError):
   """A checkpoint that is truncated, foreign, or does not fit what is asked of it."""
 
 
+class DamagedError(CheckpointError):
+  """A checkpoint that was whole once: its files are not what was written."""
+
+
 class DivergedError(SbdjaxError):
   """Training met a non-finite loss."""

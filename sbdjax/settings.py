@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import difflib
 import importlib
+import math
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,10 @@ from typing import Any, Protocol, TypeVar, cast
 from sbdjax.errors import UsageError
 
 T = TypeVar("T")
+
+
+class _OutOfRange(UsageError):
+  """A number of the right type that nothing can be done with."""
 
 
 class Section(Protocol):
@@ -26,6 +31,9 @@ class Section(Protocol):
   def __contains__(self, name: object, /) -> bool: ...
 
 
+_INT64 = 2**63
+# Seeds have 32 bits; sizes and counts of steps have less.
+LARGEST_INT = 2**32 - 1
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
@@ -87,7 +95,10 @@ def parse_value(text: str, hint: Any, name: str) -> Any:
   for member in members:
     try:
       return check_value(_read(text, member), member, name)
-    except (ValueError, SyntaxError, UsageError):
+    except _OutOfRange:
+      raise
+    # Of `literal_eval`: whatever a text makes Python's parser say.
+    except (ValueError, SyntaxError, UsageError, TypeError, MemoryError, RecursionError):
       continue
   raise UsageError(f"{name}={text}: expected {describe(hint)}")
 
@@ -122,6 +133,8 @@ def check_value(value: Any, hint: Any, name: str) -> Any:
     for member in typing.get_args(hint):
       try:
         return check_value(value, member, name)
+      except _OutOfRange:
+        raise
       except UsageError:
         continue
   elif typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
@@ -131,12 +144,27 @@ def check_value(value: Any, hint: Any, name: str) -> Any:
     if len(kinds) == len(value):
       return tuple(check_value(v, kind, name) for v, kind in zip(value, kinds, strict=True))
   elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-    return float(value)
+    if abs(value) < _INT64:
+      return float(value)
+  elif isinstance(value, float) and not math.isfinite(value):
+    raise _OutOfRange(f"{name}={value!r}: give a finite number")
+  elif hint is int and isinstance(value, int) and abs(value) > LARGEST_INT:
+    raise _OutOfRange(f"{name} is too large a number: give at most {LARGEST_INT}")
   elif hint is int and isinstance(value, bool):
     pass  # a bool is an int to Python, but never what was meant
   elif hint is Any or isinstance(value, typing.get_origin(hint) or hint):
+    _check_items(value, name)
     return value
   raise UsageError(f"{name}={value!r}: expected {describe(hint)}")
+
+
+def _check_items(value: Any, name: str) -> None:
+  """Raises _OutOfRange for a number in a container whose type does not say what it holds."""
+  items = value.values() if isinstance(value, Mapping) else value
+  for item in items if isinstance(value, (Mapping, list, tuple)) else ():
+    if isinstance(item, float) and not math.isfinite(item):
+      raise _OutOfRange(f"{name}={value!r}: give finite numbers")
+    _check_items(item, name)
 
 
 def section_class(hint: Any) -> type | None:

@@ -20,6 +20,7 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
+  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock"),
   ("pytree",),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
@@ -39,10 +40,13 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings"},
+  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",
+    "foreign",
+    "failures",
+    "memory",
     "settings",
     "checks",
     "data",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache as cache_lib
 from rich.console import Console
 
+from sbdjax import plain_json
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses.base import LossFn
 from sbdjax.nn.sigma import HeadConfig
@@ -98,6 +98,6 @@ def without_cache() -> Iterator[None]:
 def report(found: Mapping[str, Any], as_json: bool, show: Callable[[Any, Console], None]) -> None:
   """Prints what a benchmark found: one JSON object, or what `show` makes of it."""
   if as_json:
-    print(json.dumps(found))
+    print(plain_json.dumps(found))
   else:
     show(found, Console())

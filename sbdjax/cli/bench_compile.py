@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import plain_json
 from sbdjax.bench import compiling
 from sbdjax.bench.compiling import CompileTiming
 from sbdjax.bench.training import make_batch
@@ -150,7 +150,9 @@ def main(argv: list[str]) -> int:
     named = {"bench": "compile", "config": pathlib.Path(args.config).name}
     named |= {name: getattr(args, name) for name in kept}
     print(
-      json.dumps(named | {"rows": [dataclasses.asdict(r) for r in found]} | record.provenance())
+      plain_json.dumps(
+        named | {"rows": [dataclasses.asdict(r) for r in found]} | record.provenance()
+      )
     )
   else:
     show(found, Console())

@@ -7,7 +7,6 @@ meant. `corrected` has the true widths. Without --hardware the paper's own: an H
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
@@ -18,6 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import plain_json
 from sbdjax.bench import roofline
 from sbdjax.cli.common import Parser
 from sbdjax.data.files import write_atomically
@@ -104,11 +104,11 @@ def main(argv: list[str]) -> int:
   found = tables(VARIANTS[args.variant], hardware)
   title = f"8B model, {args.variant}, {hardware.name}"
   if args.plot:
-    path = pathlib.Path(args.plot)
+    path = pathlib.Path(args.plot).expanduser()
     figure = draw(found, title)
     write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=130))
   if args.json:
-    print(json.dumps(found))
+    print(plain_json.dumps(found))
     return 0
   console = Console()
   console.print(

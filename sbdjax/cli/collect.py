@@ -22,6 +22,7 @@ import jax
 from rich.console import Console
 
 from sbdjax import prompts as prompting
+from sbdjax import workdir_lock
 from sbdjax.cli import flags
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data import assets, files, shards, token_file
@@ -120,6 +121,14 @@ def collect(collection: Collection, console: Console, part: tuple[int, int] = (0
   Raises:
     UsageError: the folder holds text of other settings.
   """
+  # Alone, or with those that make other parts.
+  shared = f"{part[0]}/{part[1]}" if part[1] > 1 else ""
+  with workdir_lock.hold(collection.workdir, _VERB, shared):
+    _collect(collection, console, part)
+
+
+def _collect(collection: Collection, console: Console, part: tuple[int, int]) -> None:
+  """`collect`, of a folder that nobody else writes."""
   shards.begin(collection.workdir, collection.settings, _WHAT, _VERB)
   missing, total = collection.missing(), collection.num_shards
   if len(missing) < total:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-import errno
 import functools
+import math
+import os
 import pathlib
 import sys
 import traceback
@@ -14,10 +16,10 @@ from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
 
-from sbdjax import presets
+from sbdjax import failures, presets
 from sbdjax.cli import config_file
 from sbdjax.cli.config_file import ConfigFile
-from sbdjax.errors import SbdjaxError, UsageError
+from sbdjax.errors import UsageError
 from sbdjax.settings import (
   class_for,
   describe,
@@ -31,40 +33,48 @@ Schema = Mapping[str, type]
 
 CONFIG_HELP = "FILE.py or preset:NAME (the verb `configs` lists them), alone or with :VARIANT"
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 
 def run_main(fn: Callable[[list[str]], int], argv: list[str]) -> int:
   """Calls `fn` without `--debug` among its arguments; a user's error becomes one line on stderr.
 
   Returns:
     What `fn` returns, or the exit code of its error (2: usage, 1: anything else a user can mend,
-    130: interrupted). With `--debug` the traceback is printed as well. Other exceptions are bugs
-    and pass through.
+    130: interrupted, 141: nobody reads the output any more; see `failures`). With `--debug` the
+    traceback is printed as well. Other exceptions are bugs and pass through.
   """
   debug = "--debug" in argv
   try:
-    return fn([a for a in argv if a != "--debug"])
-  except (SbdjaxError, OSError, KeyboardInterrupt) as e:
-    message, code = _explain(e)
+    code = fn([a for a in argv if a != "--debug"])
+    sys.stdout.flush()  # here, where its failure can be told
+    return code
+  except SystemExit:
+    raise
+  except BaseException as e:
+    message, code = failures.explain(e)
     if message is None:
       raise
     if debug:
       traceback.print_exc()
-    print(f"error: {message}", file=sys.stderr)
+    if code == failures.BROKEN_PIPE:
+      _drop_output()
+    elif message:
+      _tell(f"error: {message}")
     return code
 
 
-def _explain(error: BaseException) -> tuple[str | None, int]:
-  """Message and exit code of what a user can mend; no message for the rest."""
-  if isinstance(error, SbdjaxError):
-    return " ".join(str(error).split()), error.exit_code
-  if isinstance(error, KeyboardInterrupt):
-    return "interrupted", 130
-  if isinstance(error, OSError) and error.errno in _DISK_FULL:
-    place = f" while writing {error.filename}" if error.filename else ""
-    return f"no space left on the disk{place}: free some space and start again", 1
-  return None, 1
+def _tell(line: str) -> None:
+  """Prints to stderr, which may not know every character, or be closed."""
+  encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+  with contextlib.suppress(OSError, ValueError):
+    print(line.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+
+
+def _drop_output() -> None:
+  """What is still in the buffer goes nowhere, so that Python does not complain at its end."""
+  with contextlib.suppress(OSError, ValueError):
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,7 +95,26 @@ class Parser(argparse.ArgumentParser):
       flag = rest[0].split("=", 1)[0]
       flags = [option for action in self._actions for option in action.option_strings]
       raise UsageError(f"{self.prog}: unknown argument {rest[0]!r}{nearest(flag, flags)}")
+    for name, value in vars(parsed).items():
+      _check_flag(f"--{name}", value)
     return parsed
+
+
+def _check_flag(name: str, value: Any) -> None:
+  """Refuses numbers that are none, and texts no file or program can take.
+
+  Raises:
+    UsageError: the flag is NaN or infinite, or too large for 64 bits, or holds a NUL.
+  """
+  if isinstance(value, (list, tuple)):
+    for item in value:
+      _check_flag(name, item)
+  if isinstance(value, float) and not math.isfinite(value):
+    raise UsageError(f"{name}={value}: give a finite number")
+  if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    raise UsageError(f"{name} is too large a number")
+  if isinstance(value, str) and "\0" in value:
+    raise UsageError(f"{name} holds a NUL character: leave it out")
 
 
 def split_overrides(argv: list[str], prefix: str = "config") -> tuple[list[str], dict[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import plain_json
 from sbdjax.chunks import CHUNK
 from sbdjax.cli.trajectories import CollectConfig
 from sbdjax.data import config as data_config
@@ -105,7 +105,7 @@ def run(
     record = {"target": where.name, "devices": where.count} | found._asdict()
     record |= {"total": found.total, "fits": found.fits, "missing_client": where.missing}
     record |= {"parallel": dataclasses.asdict(settings.parallel)}
-    print(json.dumps(record))
+    print(plain_json.dumps(record))
   else:
     _print(found, where)
   return 0 if found.fits else 1

@@ -14,15 +14,15 @@ came before; with --truncate its rest is left out.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
-from sbdjax import losses
+from sbdjax import losses, plain_json
 from sbdjax.cli import flags
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data.config import SPLITS, DataConfig
@@ -37,6 +37,9 @@ from sbdjax.settings import class_for, to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train import metrics
 from sbdjax.train.step import make_eval_step
+
+# Of a float.
+_LARGEST_LOG = math.log(sys.float_info.max)
 
 
 def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
@@ -66,7 +69,8 @@ def evaluate(
     values |= metrics.evaluate(step, model.params, batches, key)
   del values["loss"]  # a sum of terms; each is reported by its own name
   if "ntp_loss" in values:
-    values["ntp_perplexity"] = math.exp(values["ntp_loss"])
+    loss = values["ntp_loss"]
+    values["ntp_perplexity"] = math.exp(loss) if loss < _LARGEST_LOG else math.inf
   bounds = [name for name in ("nelbo", "draft_nelbo") if name in values]
   return values | {name.replace("nelbo", "bits"): values[name] / math.log(2) for name in bounds}
 
@@ -132,7 +136,7 @@ def main(argv: list[str]) -> int:
   if args.json:
     settings = {k: v for k, v in vars(args).items() if k != "json"}
     about = {"data": fields, "corpus": corpus.origin, "dtype": shape.precision}
-    print(json.dumps(values | settings | about | record.provenance()))
+    print(plain_json.dumps(values | settings | about | record.provenance()))
     return 0
   print(f"{args.checkpoint} on {corpus.origin} ({len(corpus.tokens):,} tokens)")
   for name, value in values.items():

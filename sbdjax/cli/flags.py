@@ -14,7 +14,7 @@ from sbdjax.decode import flat_names
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import MIXED, STORED
-from sbdjax.settings import field_types, nearest, parse_value
+from sbdjax.settings import LARGEST_INT, field_types, nearest, parse_value
 
 # Of --dtype, where a checkpoint is decoded.
 DTYPES = ("float32", "bfloat16", "float16", MIXED, STORED)
@@ -62,10 +62,12 @@ def parse_ints(text: str, flag: str) -> tuple[int, ...]:
   return values
 
 
-def at_least(value: int, least: int, flag: str) -> int:
-  """`value`, or a UsageError where it is below `least`."""
+def at_least(value: int, least: int, flag: str, most: int = LARGEST_INT) -> int:
+  """`value`, or a UsageError where it is below `least` or above `most`."""
   if value < least:
     raise UsageError(f"{flag}={value}: give {least} or more")
+  if value > most:
+    raise UsageError(f"{flag}={value}: give {most} or less")
   return value
 
 
@@ -84,12 +86,13 @@ def parse_token_lists(text: str, flag: str) -> list[list[int]]:
   """ "[[1,2],[3]]" -> lists of ids. Raises UsageError for anything else."""
   try:
     lists = json.loads(text)
-  except json.JSONDecodeError:
+  except (ValueError, RecursionError):
     lists = None
   if isinstance(lists, list) and all(isinstance(row, list) for row in lists):
     if all(type(token) is int for row in lists for token in row):
       return lists
-  raise UsageError(f"{flag}={text}: give one list of token ids per prompt, like [[1,2],[3]]")
+  shown = text if len(text) <= 60 else f"{text[:57]}..."
+  raise UsageError(f"{flag}={shown}: give one list of token ids per prompt, like [[1,2],[3]]")
 
 
 @functools.cache  # the points of a sweep repeat names

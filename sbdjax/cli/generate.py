@@ -21,13 +21,13 @@ made; anything else gets the text.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from rich.console import Console
 
+from sbdjax import plain_json
 from sbdjax import prompts as prompting
 from sbdjax.cli import flags, live, methods, tuned
 from sbdjax.cli.common import Parser, split_overrides
@@ -201,5 +201,5 @@ def main(argv: list[str]) -> int:
   }
   for result in decoder.generate(method, model.params, prompts, key, args.batch_size):
     compiled = {"compile_seconds": decoder.compile_seconds}
-    print(json.dumps(as_record(result, model, method, settings | compiled)), flush=True)
+    print(plain_json.dumps(as_record(result, model, method, settings | compiled)), flush=True)
   return 0

@@ -112,8 +112,8 @@ def run(
   rounds: Sequence[Round],
   check: Callable[[ConfigDict], Any],
   train: Callable[[ConfigDict, pathlib.Path], Any],
-) -> pathlib.Path:
-  """All rounds; returns the folder of the last.
+) -> pathlib.Path | None:
+  """All rounds; returns the folder of the last, None where a signal has stopped it before.
 
   Args:
     check: raises where a training config cannot be used; asked for all before anything is run.
@@ -127,5 +127,5 @@ def run(
     trajectories.collect(each.collect, each.prompts, each.trajectories, console)
     state = train(each.config, each.folder)
     if int(state.step) < each.config.train.steps:
-      break
-  return each.folder
+      return None
+  return rounds[-1].folder

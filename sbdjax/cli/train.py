@@ -23,6 +23,9 @@ from sbdjax.train import topology
 from sbdjax.train.build import for_adapter, shape_only, train, training_loss
 from sbdjax.train.settings import parse_settings, schema
 
+# A run that SIGTERM has stopped is no success: `train ... && evaluate ...` ends here. 128 + SIGTERM.
+STOPPED = 143
+
 
 def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   where = topology.parse(target)
@@ -60,10 +63,13 @@ def main(argv: list[str]) -> int:
   config = load_config(args.config, overrides, sections)
   if args.dry_run is not None:
     return _dry_run(config, args.dry_run, args.json)
+  workdir = pathlib.Path(args.workdir).expanduser()
   if found is None:
-    train(config, args.workdir)
-    return 0
-  planned = rounds.plan(config, found, pathlib.Path(args.workdir).expanduser(), overrides)
+    state = train(config, workdir)
+    return 0 if int(state.step) >= config.train.steps else STOPPED
+  planned = rounds.plan(config, found, workdir, overrides)
   last = rounds.run(planned, parse_settings, train)
+  if last is None:
+    return STOPPED
   print(f"model: {last}")
   return 0

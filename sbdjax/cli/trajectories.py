@@ -11,8 +11,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import pathlib
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +23,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from sbdjax import memory, workdir_lock
 from sbdjax import prompts as prompting
 from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
@@ -213,6 +216,9 @@ class Collector:
         start = time.perf_counter()
         self._compiled = self._run.lower(*args).compile()
         self.compile_seconds = time.perf_counter() - start
+        memory.check_program(
+          self._compiled, f"collecting {size} texts at a time", "lower collect.batch_size"
+        )
       found = jax.device_get(self._compiled(*args))
       yield from cut(found, some, self._model.generation.eos_ids)
 
@@ -245,25 +251,30 @@ def collect(
     eos_ids=list(model.generation.eos_ids),
     examples=len(prompts),
     weights_crc32=record.fingerprint(model.params),
+    prompts_crc32=zlib.crc32(json.dumps(prompts).encode()),
   )
   shards = -(-len(prompts) // config.shard_size)
-  writer = trajectories.Writer(record.open_workdir(str(workdir)), settings, shards)
-  if len(writer.missing) < shards:
-    console.print(f"{workdir}: {shards - len(writer.missing)} of {shards} shards are there")
-  collector = Collector(config, model, width)
-  for number in writer.missing:
-    if number % part[1] != part[0]:
-      continue
-    first = number * config.shard_size
-    some = prompts[first : first + config.shard_size]
-    start, compiled = time.perf_counter(), collector.compile_seconds
-    found = list(collector.texts(some, first))
-    seconds = time.perf_counter() - start - (collector.compile_seconds - compiled)
-    size = writer.write(number, [example for example, _ in found])
-    console.print(describe(number, shards, found, seconds, size), highlight=False)
-  left = len(trajectories.Writer(workdir, settings, shards).missing)
-  if not left and not trajectories.is_complete(workdir):
-    writer.finish()
+  workdir = record.open_workdir(str(workdir))
+  # Alone, or with those that make other parts.
+  shared = f"{part[0]}/{part[1]}" if part[1] > 1 else ""
+  with workdir_lock.hold(workdir, "trajectories", shared):
+    writer = trajectories.Writer(workdir, settings, shards)
+    if len(writer.missing) < shards:
+      console.print(f"{workdir}: {shards - len(writer.missing)} of {shards} shards are there")
+    collector = Collector(config, model, width)
+    for number in writer.missing:
+      if number % part[1] != part[0]:
+        continue
+      first = number * config.shard_size
+      some = prompts[first : first + config.shard_size]
+      start, compiled = time.perf_counter(), collector.compile_seconds
+      found = list(collector.texts(some, first))
+      seconds = time.perf_counter() - start - (collector.compile_seconds - compiled)
+      size = writer.write(number, [example for example, _ in found])
+      console.print(describe(number, shards, found, seconds, size), highlight=False)
+    left = len(trajectories.Writer(workdir, settings, shards).missing)
+    if not left and not trajectories.is_complete(workdir):
+      writer.finish()
   missing = f" ({left} shards are still missing)" if left else ""
   console.print(f"trajectories: {workdir}{missing}", highlight=False)
 

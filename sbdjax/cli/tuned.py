@@ -13,16 +13,17 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 
+from sbdjax import foreign, plain_json
 from sbdjax.bench import tuning
 from sbdjax.cli import compilation_cache, flags
 from sbdjax.data.files import write_atomically
 from sbdjax.decode import registry
 from sbdjax.decode.decoding import Decoding, from_flat
-from sbdjax.errors import UsageError
+from sbdjax.errors import DataError, SbdjaxError, UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.settings import check_value, parse_value
@@ -33,16 +34,29 @@ _FOLDER = "SBDJAX_TUNED_DIR"
 def folder(environment: Mapping[str, str], platform: str) -> pathlib.Path | None:
   """Where settings are kept on a `sys.platform`; None: nowhere."""
   if _FOLDER in environment:
-    return pathlib.Path(environment[_FOLDER]) if environment[_FOLDER] else None
+    return pathlib.Path(environment[_FOLDER]).expanduser() if environment[_FOLDER] else None
   try:
     return compilation_cache.folder(environment, platform).parent / "tuned"
   except RuntimeError:  # nobody knows the user's home
     return None
 
 
+class _Ratio(TypedDict):
+  """Of the speeds of this setting and AR."""
+
+  median: float
+
+
+class _Kept(TypedDict):
+  """What is read of a record."""
+
+  decoder: dict[str, Any]
+  ratio: _Ratio
+
+
 def write(path: pathlib.Path, found: Mapping[str, Any]) -> None:
   """Writes a record as it is read again. Raises DataError where that is impossible."""
-  text = json.dumps(found, indent=2) + "\n"
+  text = plain_json.dumps(found, indent=2) + "\n"
   write_atomically(path, lambda file: file.write(text.encode()))
 
 
@@ -77,10 +91,9 @@ def find(model: Pretrained) -> dict[str, Any] | None:
   if path is None or not path.is_file():
     return None
   try:
-    found = json.loads(path.read_text())
+    found = foreign.read_json(path, _Kept, DataError)
     tuning.decoding_of(found["decoder"], 1)
-    float(found["ratio"]["median"])
-  except (OSError, ValueError, LookupError, TypeError, UsageError) as e:
+  except (OSError, ValueError, LookupError, TypeError, SbdjaxError) as e:
     _say(f"the tuned setting {path} cannot be read ({e}): run tune again")
     return None
   return found

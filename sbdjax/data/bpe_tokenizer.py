@@ -3,15 +3,18 @@
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from sbdjax import failures
 from sbdjax.data import chat
 from sbdjax.errors import DataError, UsageError
+from sbdjax.foreign import contained, read_json
 
+_MAX_VOCABULARY = 1 << 24
 GPT2_END = "<|endoftext|>"
 # Tried in this order where no file beside tokenizer.json names them.
 _COMMON_NAMES = {
@@ -20,6 +23,23 @@ _COMMON_NAMES = {
   "mask": ("<|mask|>", "<|MASK|>", "<|mdm_mask|>", "<mask>", "[MASK]"),
 }
 _SETTING_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+class _Token(TypedDict, total=False):
+  """A special token with its flags."""
+
+  content: str
+
+
+class Settings(TypedDict, total=False):
+  """What is read of tokenizer_config.json and special_tokens_map.json."""
+
+  bos_token: str | _Token | None
+  eos_token: str | _Token | None
+  mask_token: str | _Token | None
+  add_bos_token: bool | None
+  tokenizer_class: str | None
+  added_tokens_decoder: dict[str, Any]
 
 
 class LibraryTokenizer:
@@ -49,12 +69,17 @@ class LibraryTokenizer:
     self.bos_id, self.eos_id, self.mask_id = bos_id, eos_id, mask_id
     # Ids may have gaps, so the number of entries is not enough.
     self.vocab_size = 1 + max(library.get_vocab(with_added_tokens=True).values(), default=-1)
+    if self.vocab_size > _MAX_VOCABULARY:
+      raise DataError(
+        f"a vocabulary with token {self.vocab_size - 1} is too large: at most {_MAX_VOCABULARY} tokens"
+      )
 
   def encode(
     self, text: str, bos: bool = False, eos: bool = False, continues: bool = False
   ) -> list[int]:
     del continues
-    ids = self._library.encode(text, add_special_tokens=False).ids
+    with failures.reading("a text with this tokenizer", DataError, "give plain UTF-8 text"):
+      ids = self._library.encode(text, add_special_tokens=False).ids
     return self._special("bos", bos) + ids + self._special("eos", eos)
 
   def encode_chat(self, messages: Sequence[Mapping[str, Any]], **kwargs: Any) -> list[int]:
@@ -112,7 +137,8 @@ class LibraryTokenizer:
 
   def encode_batch(self, texts: Sequence[str], continues: bool = False) -> list[np.ndarray]:
     del continues
-    encoded = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+    with failures.reading("a text with this tokenizer", DataError, "give plain UTF-8 text"):
+      encoded = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
     return [np.array(e.ids, np.int32) for e in encoded]
 
   def decode(self, ids: Sequence[int], show_mask: str = "") -> str:
@@ -238,11 +264,7 @@ def tokenizer_config(folder: pathlib.Path) -> dict:
 def _read_settings(path: pathlib.Path) -> dict:
   if not path.is_file():
     return {}
-  try:
-    found = json.loads(path.read_text("utf-8"))
-  except (OSError, ValueError) as error:
-    raise DataError(f"cannot read {path}: {error}") from error
-  return found if isinstance(found, dict) else {}
+  return read_json(contained(path.parent, path, DataError), Settings, DataError)
 
 
 def _find_special(

@@ -1,21 +1,34 @@
 """Chat templates of Hugging Face checkpoints: Jinja2 programs that write a conversation as text.
 
 A template is code from whoever made the checkpoint. It runs in Jinja2's immutable sandbox, on plain
-JSON values, with the settings and helpers `transformers` documents for templates.
+JSON values, with the settings and helpers `transformers` documents for templates; and in a process of
+its own, which ends with ours and is ended where it takes too long (`template_worker`).
 """
 
 from __future__ import annotations
 
-import datetime
-import functools
+import atexit
 import json
+import os
 import pathlib
+import selectors
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sbdjax.errors import DataError, UsageError
+from sbdjax.foreign import check, contained, read_json, regular
 
 DEFAULT = "default"
+# A conversation takes milliseconds; the first one of a process starts Python as well.
+SECONDS = 10.0
+# No published one has a tenth of it.
+_MAX_SOURCE = 1 << 20
+
+_Named = list[dict[str, str]]
 
 
 class ChatTemplate:
@@ -50,65 +63,118 @@ class ChatTemplate:
 
     Raises:
       UsageError: no such template, or values that are no plain JSON.
-      DataError: the template refuses the conversation, or is broken.
+      DataError: the template refuses the conversation, is broken, or takes more time, memory or
+        text than one may.
     """
-    import jinja2  # here: only conversations need it
-
     if name not in self.sources:
       raise UsageError(
         f"{self._where} has no chat template {name!r}: it has {', '.join(sorted(self.sources))}"
       )
+    given = {
+      "messages": list(messages),
+      "tools": tools,
+      "add_generation_prompt": add_generation_prompt,
+      **self.special_tokens,
+      **variables,
+    }
     try:
-      messages, tools, variables = json.loads(json.dumps([list(messages), tools, variables]))
-    except (TypeError, ValueError) as e:
+      job = json.dumps({"source": self.sources[name], "variables": given}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as e:
       raise UsageError(f"messages, tools and variables must be plain JSON: {e}") from e
+    answer = _WORKER.ask(job)
+    if "error" in answer:
+      raise DataError(f"the chat template of {self._where} failed: {answer['error']}")
+    return answer["text"]
+
+
+class _Worker:
+  """The process that templates run in: started at the first conversation, and after it was ended."""
+
+  def __init__(self) -> None:
+    self._process: subprocess.Popen[bytes] | None = None
+    self._lock = threading.Lock()
+
+  def ask(self, job: str) -> dict[str, str]:
+    """The answer to one job; see `template_worker.answer`."""
+    with self._lock:
+      process = self._process
+      if process is None or process.poll() is not None:
+        process = self._process = self._start()
+      done = False
+      try:
+        answer = self._exchange(process, job.encode() + b"\n")
+        done = True
+        return answer
+      finally:
+        if not done:  # late, dead, or we were interrupted: what it is still writing is of no use
+          self._end(process)
+
+  def _start(self) -> subprocess.Popen[bytes]:
+    # Not from the current folder (-P), but from where this process has its modules from.
+    command = [sys.executable, "-P", "-m", "sbdjax.data.template_worker"]
+    places = [str(pathlib.Path(__file__).resolve().parents[2]), *filter(None, sys.path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     try:
-      return self._compiled(name).render(
-        messages=messages,
-        tools=tools,
-        add_generation_prompt=add_generation_prompt,
-        **{**self.special_tokens, **variables},
+      return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # Ctrl-C in a terminal is for us alone
+        bufsize=0,
       )
-    except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as e:
-      raise DataError(f"the chat template of {self._where} failed: {e}") from e
+    except OSError as e:
+      raise DataError(f"cannot start the process of chat templates: {e.strerror or e}") from e
 
-  @functools.cache  # noqa: B019 (templates live as long as their tokenizer)
-  def _compiled(self, name: str) -> Any:
-    return _environment().from_string(self.sources[name])
+  def _exchange(self, process: subprocess.Popen[bytes], job: bytes) -> dict[str, str]:
+    """Writes a line and reads one, until the time is up."""
+    assert process.stdin is not None and process.stdout is not None
+    until, unsent, read = time.monotonic() + SECONDS, memoryview(job), bytearray()
+    with selectors.DefaultSelector() as selector:
+      os.set_blocking(process.stdin.fileno(), False)
+      selector.register(process.stdin, selectors.EVENT_WRITE)
+      selector.register(process.stdout, selectors.EVENT_READ)
+      while not read.endswith(b"\n"):
+        left = until - time.monotonic()
+        if left <= 0:
+          return self._late(process)
+        for key, _ in selector.select(left):
+          if key.fileobj is process.stdout:
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+              self._end(process)
+              return {"error": "its process ended; it asks for more than a template may have"}
+            read += piece
+          else:
+            try:
+              unsent = unsent[os.write(process.stdin.fileno(), unsent[: 1 << 16]) :]
+            except BrokenPipeError:
+              unsent = unsent[:0]
+            if not unsent:
+              selector.unregister(process.stdin)
+    return json.loads(read)
+
+  def _late(self, process: subprocess.Popen[bytes]) -> dict[str, str]:
+    self._end(process)
+    return {"error": f"it takes more than {SECONDS:g} seconds"}
+
+  def close(self) -> None:
+    """Ends the process, if there is one."""
+    if self._process is not None:
+      self._end(self._process)
+
+  def _end(self, process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+      if pipe is not None:
+        pipe.close()
+    process.wait()
+    self._process = None
 
 
-@functools.cache
-def _environment() -> Any:
-  """Jinja2's sandbox with what templates may expect of it."""
-  import jinja2
-  from jinja2 import ext, nodes, sandbox
-
-  class GenerationTag(ext.Extension):
-    """{% generation %} marks the model's own words for training; here it only holds them."""
-
-    tags = {"generation"}
-
-    def parse(self, parser):
-      line = next(parser.stream).lineno
-      body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-      return nodes.Scope(body, lineno=line)
-
-  def fail(message):
-    raise jinja2.TemplateError(message)
-
-  def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    # Jinja's own escapes HTML.
-    return json.dumps(
-      value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-  environment = sandbox.ImmutableSandboxedEnvironment(
-    trim_blocks=True, lstrip_blocks=True, extensions=[ext.loopcontrols, GenerationTag]
-  )
-  environment.filters["tojson"] = tojson
-  environment.globals["raise_exception"] = fail
-  environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-  return environment
+_WORKER = _Worker()
+atexit.register(_WORKER.close)
 
 
 def load(folder: pathlib.Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
@@ -121,20 +187,38 @@ def load(folder: pathlib.Path, settings: Mapping[str, Any]) -> ChatTemplate | No
   Raises:
     DataError: a file that cannot be read.
   """
-  found: Any = settings.get("chat_template")
-  try:
-    if (folder / "chat_template.jinja").is_file():
-      found = (folder / "chat_template.jinja").read_text("utf-8")
-    elif (folder / "chat_template.json").is_file():
-      found = json.loads((folder / "chat_template.json").read_text("utf-8"))["chat_template"]
-    if not found:
-      return None
-    named = {x["name"]: x["template"] for x in found} if isinstance(found, list) else None
-  except (OSError, ValueError, KeyError, TypeError) as e:
-    raise DataError(f"cannot read the chat template in {folder}: {e}") from e
+  found, where = settings.get("chat_template"), f"the chat template in {folder}"
+  text, listed = folder / "chat_template.jinja", folder / "chat_template.json"
+  if text.is_file():
+    found = _read(contained(folder, text, DataError))
+  elif listed.is_file():
+    unreadable = lambda problem: DataError(f"{where}: {problem}")
+    found = read_json(contained(folder, listed, unreadable), dict[str, Any], unreadable)
+    if "chat_template" not in found:
+      raise DataError(f"{listed} lacks 'chat_template': the chat template of its checkpoint")
+    found = found["chat_template"]
+  if not found:
+    return None
+  check(found, str | _Named, where, DataError)
+  if isinstance(found, str):
+    sources = {DEFAULT: found}
+  else:
+    for entry in found:
+      if not {"name", "template"} <= entry.keys():
+        raise DataError(f"{where} lists one without a name or a template")
+    sources = {entry["name"]: entry["template"] for entry in found}
+  if sum(map(len, sources.values())) > _MAX_SOURCE:
+    raise DataError(f"{where} has more than {_MAX_SOURCE:,} characters: it is no chat template")
   texts = {k: _text(v) for k, v in settings.items() if k.endswith("_token")}
   special = {k: text for k, text in texts.items() if text}
-  return ChatTemplate(named or {DEFAULT: found}, special, str(folder))
+  return ChatTemplate(sources, special, str(folder))
+
+
+def _read(path: pathlib.Path) -> str:
+  try:
+    return regular(path, DataError).read_text("utf-8")
+  except (OSError, ValueError) as e:
+    raise DataError(f"cannot read the chat template {path}: {e}") from e
 
 
 def _text(token: Any) -> str | None:

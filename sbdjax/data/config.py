@@ -16,6 +16,8 @@ FILE_SOURCES = ("text", "jsonl", "fasta", "tokens", PACKED, TRAJECTORIES)
 SOURCES = ("stories", "text8", *FILE_SOURCES)
 TFDS_PREFIX = "tfds:"
 OF_CHECKPOINT = "checkpoint"
+# More processes than machines have cores, and rows longer than any context.
+_MAX_WORKERS, _MAX_LENGTH = 1024, 1 << 26
 PACKINGS = ("concat", "first_fit", "pad", "crop")
 
 
@@ -77,12 +79,16 @@ class DataConfig:
     check_choice("data.packing", self.packing, PACKINGS)
     if self.seq_len < 2:
       raise UsageError(f"data.seq_len={self.seq_len}: a row needs at least 2 tokens")
-    if self.num_workers < 0:
-      raise UsageError(f"data.num_workers={self.num_workers}: set 0 (no extra process) or more")
+    if not 0 <= self.num_workers <= _MAX_WORKERS:
+      raise UsageError(
+        f"data.num_workers={self.num_workers}: set 0 (no extra process) or more, up to {_MAX_WORKERS}"
+      )
+    if self.seq_len > _MAX_LENGTH:
+      raise UsageError(f"data.seq_len={self.seq_len} is too large: at most {_MAX_LENGTH}")
     if not self.separator:
       raise UsageError("data.separator is empty: give the string that stands between documents")
     sizes = self.split_sizes
-    if sizes and (len(sizes) != 3 or min(sizes) < 0 or sizes[0] == 0):
+    if sizes and (len(sizes) != 3 or min(sizes) < 0 or sizes[0] == 0 or max(sizes) > 2**53):
       raise UsageError(f"data.split_sizes={sizes}: give three sizes (train, validation, test)")
 
   def check_source(self) -> None:

@@ -8,10 +8,10 @@ import os
 import pathlib
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable
 from typing import IO, Any
 
+from sbdjax import failures, foreign, memory
 from sbdjax.data.corpus import Document
 from sbdjax.errors import DataError
 
@@ -23,15 +23,42 @@ def _unzip_only_member(path: pathlib.Path) -> bytes:
     names = archive.namelist()
     if len(names) != 1:
       raise zipfile.BadZipFile(f"holds {len(names)} files instead of one")
-    return archive.read(names[0])
+    with archive.open(names[0]) as file:
+      return _read_all(file, path)
 
 
+def _read_all(file: IO[bytes], path: pathlib.Path) -> bytes:
+  """What a decompressor gives, piece by piece: a few kilobytes may stand for all memory there is.
+
+  Raises:
+    DataError: it is more than half of the free memory, which is needed once more as text.
+  """
+  there = memory.host()
+  pieces, size = [], 0
+  while piece := file.read(_PIECE):
+    size += len(piece)
+    if there is not None and size > there // 2:
+      raise DataError(
+        f"{path} holds more than {memory.show(there // 2)}, half of the memory that is free: cut it up"
+      )
+    pieces.append(piece)
+  return b"".join(pieces)
+
+
+def _decompressed(open_file: Callable[[pathlib.Path], Any]) -> Callable[[pathlib.Path], bytes]:
+  def read(path: pathlib.Path) -> bytes:
+    with open_file(path) as file:
+      return _read_all(file, path)
+
+  return read
+
+
+_PIECE = 1 << 24
 _READERS = {
-  ".xz": lambda path: lzma.decompress(path.read_bytes()),
-  ".gz": lambda path: gzip.decompress(path.read_bytes()),
+  ".xz": _decompressed(lzma.open),
+  ".gz": _decompressed(gzip.open),
   ".zip": _unzip_only_member,
 }
-_READ_ERRORS = (OSError, lzma.LZMAError, EOFError, zlib.error, zipfile.BadZipFile)
 
 
 def read_bytes(path: pathlib.Path, decompress: bool = True) -> bytes:
@@ -40,12 +67,9 @@ def read_bytes(path: pathlib.Path, decompress: bool = True) -> bytes:
   Raises:
     DataError: it cannot be read, is cut or damaged, or is empty.
   """
-  try:
-    read = _READERS.get(path.suffix) if decompress else None
+  read = _READERS.get(path.suffix) if decompress else None
+  with failures.reading(foreign.regular(path, DataError), DataError):
     data = (read or pathlib.Path.read_bytes)(path)
-  except _READ_ERRORS as error:
-    reason = getattr(error, "strerror", None) or error
-    raise DataError(f"cannot read {path}: {reason}") from error
   if not data.strip():
     raise DataError(f"{path} is empty: give a file with some text")
   return data
@@ -86,7 +110,7 @@ def _as_document(record: Any) -> Document | None:
 
 
 def _is_ids(value: Any) -> bool:
-  return isinstance(value, list) and all(type(item) is int for item in value)
+  return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**31 for item in value)
 
 
 def read_jsonl(path: pathlib.Path) -> list[Document]:
@@ -104,7 +128,7 @@ def read_jsonl(path: pathlib.Path) -> list[Document]:
       continue
     try:
       document = _as_document(json.loads(line))
-    except ValueError:
+    except (ValueError, RecursionError):
       document = None
     if document is None:
       skipped.append(number)
@@ -141,7 +165,7 @@ def read_prompts(path: pathlib.Path) -> list[str]:
 def _prompt(path: pathlib.Path, number: int, line: str) -> str:
   try:
     record = json.loads(line)
-  except ValueError:
+  except (ValueError, RecursionError):
     record = None
   prompt = record.get("prompt") if isinstance(record, dict) else None
   if not isinstance(prompt, str):

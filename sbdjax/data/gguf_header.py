@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sbdjax.errors import CheckpointError
+from sbdjax.foreign import regular
 
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
@@ -67,7 +68,7 @@ def read(path: str | os.PathLike) -> Header:
     CheckpointError: unreadable, no GGUF file, damaged or truncated (also in its tensors), one part
       of several, or of the other byte order.
   """
-  path = pathlib.Path(path)
+  path = regular(path)
   try:
     with path.open("rb") as file:
       if file.read(len(_MAGIC)) != _MAGIC:

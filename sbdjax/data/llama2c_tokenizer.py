@@ -24,6 +24,7 @@ import numpy as np
 
 from sbdjax.data.text_stream import ByteStream
 from sbdjax.errors import DataError
+from sbdjax.foreign import regular
 
 _BYTE_TOKEN = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 _FIRST_BYTE_ID = 3
@@ -71,7 +72,7 @@ class Llama2cTokenizer:
       DataError: it cannot be read, is cut, or is something else.
     """
     try:
-      pieces, scores = _parse(pathlib.Path(path).read_bytes())
+      pieces, scores = _parse(regular(path, DataError).read_bytes())
     except (OSError, struct.error, ValueError) as error:
       raise DataError(f"cannot read {path} as a llama2.c vocabulary: {error}") from error
     return cls(pieces, scores, mask_id)

@@ -13,6 +13,7 @@ import grain
 import numpy as np
 from absl import flags
 
+from sbdjax import memory
 from sbdjax.data.config import PACKED, TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.rows import NO_ENDS, PLANS, Ends, RowPlan, build_row
@@ -24,6 +25,8 @@ Batch = dict[str, np.ndarray]
 
 _MAX_SEED = 2**32
 _INT32 = 2**31
+# Of the four arrays that a batch has for each token.
+_TOKEN_BYTES = 16
 # The corpus is in memory: threads would only compete for the interpreter lock.
 _READ_HERE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
@@ -206,7 +209,7 @@ def make_pipeline(
     UsageError: settings that cannot be used.
     DataError: unreadable or empty data, or less than one row of it.
   """
-  local_batch = _check_batch(batch_size, process_index, process_count)
+  local_batch = _check_batch(batch_size, config.seq_len, process_index, process_count)
   if not 0 <= seed < _MAX_SEED:
     raise UsageError(f"data seed {seed} must lie in [0, 2^32)")
   rows = _rows(config, split, seed, tokenizer, corpus)
@@ -237,7 +240,7 @@ def make_eval(
 
   Every process gets the same number of batches.
   """
-  local_batch = _check_batch(batch_size, process_index, process_count)
+  local_batch = _check_batch(batch_size, config.seq_len, process_index, process_count)
   if max_batches is not None and max_batches < 1:
     raise UsageError(f"max_batches={max_batches}: evaluate at least one batch")
   rows = _rows(config, split, None, tokenizer, corpus)
@@ -251,14 +254,21 @@ def make_eval(
   return EvalBatches(dataset, rows.corpus)
 
 
-def _check_batch(batch_size: int, process_index: int, process_count: int) -> int:
+def _check_batch(batch_size: int, seq_len: int, process_index: int, process_count: int) -> int:
   if batch_size < 1 or batch_size % process_count:
     raise UsageError(
       f"batch_size={batch_size} must be a positive multiple of the {process_count} processes"
     )
   if not 0 <= process_index < process_count:
     raise UsageError(f"process_index={process_index} must lie in [0, {process_count})")
-  return batch_size // process_count
+  local = batch_size // process_count
+  memory.check(
+    local * seq_len * _TOKEN_BYTES,
+    memory.host(),
+    f"a batch of {local:,} rows of {seq_len:,} tokens",
+    "lower the batch size (or data.seq_len)",
+  )
+  return local
 
 
 def _rows(

@@ -7,10 +7,15 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from sbdjax import plain_json
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import DataError, UsageError
+from sbdjax.foreign import contained, read_json
 
 SETTINGS = "settings.json"
+# Settings that say where something lies, and those that say what lies there.
+_PLACES = ("checkpoint", "adapter", "prompts", "path", "valid_path", "cache_dir", "tokenizer")
+_CHECKSUMS = ("weights_crc32", "prompts_crc32")
 
 
 def read_settings(folder: pathlib.Path, what: str, verb: str) -> dict[str, Any]:
@@ -20,12 +25,20 @@ def read_settings(folder: pathlib.Path, what: str, verb: str) -> dict[str, Any]:
     what: is in the folder, for messages.
     verb: makes it, for messages.
   """
-  try:
-    return json.loads((folder / SETTINGS).read_text())
-  except (OSError, ValueError) as error:
-    raise DataError(
-      f"{folder} holds no {what} (cannot read {SETTINGS}): make them with python -m sbdjax {verb}"
-    ) from error
+  none_there = lambda problem: DataError(
+    f"{folder} holds no {what} ({problem}): make them with python -m sbdjax {verb}"
+  )
+  return read_json(contained(folder, folder / SETTINGS, none_there), dict[str, Any], none_there)
+
+
+def _placeless(name: str, value: Any) -> Any:
+  """A setting without the paths in it, which change where folders are moved.
+
+  Checksums among the settings tell weights and prompts apart.
+  """
+  if isinstance(value, Mapping):
+    return {key: _placeless(key, x) for key, x in value.items()}
+  return None if name in _PLACES else value
 
 
 def begin(
@@ -40,15 +53,18 @@ def begin(
     UsageError: it was begun with other settings.
     DataError: it cannot be written.
   """
-  now: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+  now: dict[str, Any] = json.loads(plain_json.dumps(dict(settings)))
   path = folder / SETTINGS
   if not path.exists():
     text = json.dumps(now, indent=2, sort_keys=True) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
     return now
   before = read_settings(folder, what, verb)
-  for name in sorted(before.keys() | now.keys()):
-    if before.get(name) != now.get(name):
+  # What a person has set first: it is also why a checksum differs.
+  for name in sorted(before.keys() | now.keys(), key=lambda name: (name in _CHECKSUMS, name)):
+    if name not in before and name in _CHECKSUMS:
+      continue  # of folders from before there was one
+    if _placeless(name, before.get(name)) != _placeless(name, now.get(name)):
       raise UsageError(
         f"{folder} holds {what} of {name}={before.get(name)!r}, now it is "
         f"{now.get(name)!r}: choose another --workdir"

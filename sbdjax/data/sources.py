@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sbdjax import failures
 from sbdjax.data import assets, text8
 from sbdjax.data.config import SOURCES, SPLITS, TFDS_PREFIX, TRAJECTORIES, DataConfig, check_choice
 from sbdjax.data.corpus import Corpus, Document, check_ids, tokenize
@@ -265,9 +266,10 @@ def load_corpus(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
     DataError: unreadable, damaged or empty data, or text that the tokenizer cannot express.
   """
   check_choice("split", split, SPLITS)
-  if isinstance(config, Source):
+  if isinstance(config, Source):  # code of the user's own, whose mistakes keep their traceback
     corpus = config.load(split, tokenizer)
   else:
-    corpus = _LOADERS.get(config.source, _load_tfds)(config, split, tokenizer)
+    with failures.reading(f"data.source={config.source} {config.path}".strip(), DataError):
+      corpus = _LOADERS.get(config.source, _load_tfds)(config, split, tokenizer)
   _log.info("%s data: %s (%d tokens)", split, corpus.origin, len(corpus.tokens))
   return corpus

@@ -10,6 +10,7 @@ import os
 import pathlib
 import urllib.request
 import zipfile
+import zlib
 
 from sbdjax.data import assets
 from sbdjax.data.files import read_bytes, write_atomically
@@ -38,7 +39,7 @@ OFFICIAL = Archive()
 def default_cache_dir() -> pathlib.Path:
   """$SBDJAX_CACHE, else sbdjax under $XDG_CACHE_HOME or ~/.cache."""
   if "SBDJAX_CACHE" in os.environ:
-    return pathlib.Path(os.environ["SBDJAX_CACHE"])
+    return pathlib.Path(os.environ["SBDJAX_CACHE"]).expanduser()
   return pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sbdjax"
 
 
@@ -70,7 +71,8 @@ def load(
     file = assets.resolve(path)
     text = _check_alphabet(read_bytes(file), str(file)).decode("ascii")
     return text, f"{file}: {_describe(text, archive)}"
-  cached = (pathlib.Path(cache_dir) if cache_dir else default_cache_dir()) / "text8.zip"
+  place = pathlib.Path(cache_dir).expanduser() if cache_dir else default_cache_dir()
+  cached = place / "text8.zip"
   try:
     text = _cached_or_fetched(cached, download, archive)
     return text, f"{cached}: {_describe(text, archive)}"
@@ -110,9 +112,9 @@ def _unzip(data: bytes, archive: Archive) -> bytes:
   if len(data) != archive.zip_bytes:
     raise DataError(f"the archive has {len(data):,} bytes instead of {archive.zip_bytes:,}")
   try:
-    with zipfile.ZipFile(io.BytesIO(data)) as zipped:
-      text = zipped.read(zipped.namelist()[0])
-  except (zipfile.BadZipFile, IndexError) as error:
+    with zipfile.ZipFile(io.BytesIO(data)) as zipped, zipped.open(zipped.namelist()[0]) as file:
+      text = file.read(archive.characters + 1)
+  except (zipfile.BadZipFile, IndexError, zlib.error, EOFError, RuntimeError) as error:
     raise DataError(f"the archive is damaged: {error}") from error
   md5 = hashlib.md5(text, usedforsecurity=False).hexdigest()
   if len(text) != archive.characters or md5 != archive.md5:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from sbdjax.data import assets, tfds_files
 from sbdjax.data.config import DataConfig
 from sbdjax.data.corpus import smallest_dtype
 from sbdjax.data.files import read_documents, read_jsonl
@@ -94,7 +95,8 @@ class OpenWebText(tfds.core.GeneratorBasedBuilder):
     separator: str = "<|endoftext|>",
     **kwargs: Any,
   ) -> None:
-    self._files, self._separator = [pathlib.Path(file) for file in files], separator
+    self._files = [pathlib.Path(file).expanduser() for file in files]
+    self._separator = separator
     self._tokenizer, self._seq_len = tokenizer, seq_len
     super().__init__(**kwargs)
 
@@ -140,13 +142,17 @@ def prepare(data_dir: str, files: Sequence[str], tokenizer: str, **settings: Any
   if loaded.eos_id is None:
     raise UsageError(f"--tokenizer={tokenizer} has no end-of-text token to put between documents")
   OpenWebText(
-    files=files, tokenizer=loaded, data_dir=data_dir, file_format="array_record", **settings
+    files=files,
+    tokenizer=loaded,
+    data_dir=str(pathlib.Path(data_dir).expanduser()),
+    file_format="array_record",
+    **settings,
   ).download_and_prepare()
 
 
 def folder_of(data_dir: str | pathlib.Path) -> pathlib.Path:
   """Where `prepare` puts the dataset; `tfds.builder_from_directory` opens it."""
-  return pathlib.Path(data_dir) / NAME / str(OpenWebText.VERSION)
+  return pathlib.Path(data_dir).expanduser() / NAME / str(OpenWebText.VERSION)
 
 
 class PackedRows:
@@ -170,8 +176,11 @@ class PackedRows:
     self.signature = dict(seq_len=wanted, rows=self.num_rows, split=split, origin=self.origin)
 
   def _open(self) -> None:
+    folder = folder_of(assets.resolve(self._config.path))
+    if folder.is_dir():
+      tfds_files.check_folder(folder)
     try:
-      builder = tfds.builder_from_directory(str(folder_of(self._config.path)))
+      builder = tfds.builder_from_directory(str(folder))
       self._records = builder.as_data_source(split=self._split)
       self._stored_len = int(builder.info.metadata["seq_len"])
       self.largest_token = int(builder.info.metadata["vocab_size"]) - 1

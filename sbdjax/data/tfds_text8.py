@@ -8,13 +8,14 @@ writes it (the full text8 is fetched unless FILE is given); `data.source="tfds:t
 """
 
 import argparse
+import pathlib
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow_datasets as tfds
 
-from sbdjax.data import text8
+from sbdjax.data import text8, tfds_files
 from sbdjax.data.config import SPLITS
 from sbdjax.data.splits import split_range
 from sbdjax.errors import DataError, SbdjaxError
@@ -80,6 +81,8 @@ def read_split(name: str, data_dir: str, split: str) -> tuple[list[str], str]:
   Raises:
     DataError: not prepared, no such split, or no `text` feature.
   """
+  folder = pathlib.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+  tfds_files.check_below(folder / name.split(":")[0].split("/")[0])
   try:
     builder = tfds.builder(name, try_gcs=False, data_dir=data_dir or None)
     records = builder.as_data_source(split=split)
@@ -102,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--path", default="", help="a local text8 (plain, .zip, .xz or .gz)")
   options = parser.parse_args(arguments)
   try:
-    prepare(options.data_dir, options.path)
+    prepare(str(pathlib.Path(options.data_dir).expanduser()), options.path)
   except SbdjaxError as error:
     print(f"error: {error}", file=sys.stderr)
     return error.exit_code

@@ -7,16 +7,21 @@ A numpy .npz with `tokens` (all documents, one after the other), `lengths` [docu
 import json
 import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
+from sbdjax import failures, foreign
 from sbdjax.data.corpus import Corpus, as_ids, check_ids, smallest_dtype
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import DataError
+
+
+class _Meta(TypedDict, total=False):
+  """What is read of `meta`."""
+
+  vocab_size: int
 
 
 def write_tokens(
@@ -62,23 +67,27 @@ def read_tokens(path: str | os.PathLike) -> tuple[Corpus, dict[str, Any]]:
   """
   path = pathlib.Path(path)
   meta: dict[str, Any] = {}
-  try:
+  todo = "expected a .npz with `tokens` and `lengths`, or a flat .npy"
+  with failures.reading(f"{foreign.regular(path, DataError)} as tokens", DataError, todo):
     loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
       tokens, lengths, prompts = loaded, np.array([loaded.size], np.int64), None
     else:
       with loaded as columns:
-        tokens, lengths = columns["tokens"], columns["lengths"].astype(np.int64)
+        tokens, lengths = columns["tokens"], columns["lengths"]
         prompts = columns["prompt_lengths"] if "prompt_lengths" in columns else None
-        meta = json.loads(str(columns["meta"])) if "meta" in columns else {}
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-    raise DataError(
-      f"cannot read {path} as tokens: {error}; expected a .npz with `tokens` and `lengths`, "
-      "or a flat .npy"
-    ) from error
+        if "meta" in columns:
+          meta = foreign.parse_json(str(columns["meta"]), f"meta of {path}", _Meta, DataError)
+  for name, column in (("lengths", lengths), ("prompt_lengths", prompts)):
+    if column is not None and column.dtype.kind not in "iu":
+      raise DataError(f"{path}: `{name}` must be whole numbers")
+  if prompts is not None and prompts.size and not 0 <= prompts.min() <= prompts.max() < 2**31:
+    raise DataError(f"{path}: `prompt_lengths` must not be negative")
+  lengths = lengths.astype(np.int64)
   if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or not tokens.size:
     raise DataError(f"{path}: `tokens` must be a flat, non-empty array of integers")
-  if lengths.ndim != 1 or lengths.min() < 1 or lengths.sum() != tokens.size:
+  sound = lengths.ndim == 1 and lengths.size and 1 <= lengths.min() and lengths.max() <= tokens.size
+  if not sound or lengths.sum() != tokens.size:
     raise DataError(f"{path}: `lengths` do not add up to the {tokens.size} tokens of the file")
   if prompts is not None and prompts.shape != lengths.shape:
     raise DataError(f"{path}: `prompt_lengths` and `lengths` differ in size")

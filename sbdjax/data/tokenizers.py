@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sbdjax import failures
 from sbdjax.data import assets, gguf_header, gguf_tokenizer, vocabulary_files
 from sbdjax.data.bpe_tokenizer import (
   LibraryTokenizer,
@@ -19,7 +20,8 @@ from sbdjax.data.bpe_tokenizer import (
 )
 from sbdjax.data.llama2c_tokenizer import Llama2cTokenizer
 from sbdjax.data.text8_tokenizer import Text8Tokenizer
-from sbdjax.errors import UsageError
+from sbdjax.errors import DataError, UsageError
+from sbdjax.foreign import contained, regular
 
 
 class TokenStream(Protocol):
@@ -83,6 +85,8 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
   return [] if bos_id is None or not getattr(tokenizer, "add_bos", True) else [bos_id]
 
 
+# Of a training workdir: where it keeps its tokenizer's files.
+FOLDER = "tokenizer"
 # Files a tokenizer may consist of, beside llama2.c's `tok*.bin`.
 FILES = (
   "tokenizer.json",
@@ -106,18 +110,24 @@ BUILTIN: dict[str, Callable[[], Tokenizer]] = {
 
 
 def _load_folder(folder: pathlib.Path) -> Tokenizer:
-  if (folder / "tokenizer.json").is_file():
-    return load_tokenizer_json(folder / "tokenizer.json")
-  for vocab, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
-    if (folder / vocab).is_file() and (folder / merges).is_file():
-      return _load_bpe(folder, folder / vocab, folder / merges)
-  if (folder / "vocab.txt").is_file():
-    library = vocabulary_files.esm(folder / "vocab.txt")
+  def find(*names: str) -> list[pathlib.Path]:
+    """All of these files, or none."""
+    files = [folder / name for name in names]
+    there = all(file.is_file() for file in files)
+    return [contained(folder, file, DataError) for file in files] if there else []
+
+  if file := find("tokenizer.json"):
+    return load_tokenizer_json(*file)
+  for names in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
+    if both := find(*names):
+      return _load_bpe(folder, *both)
+  if file := find("vocab.txt"):
+    library = vocabulary_files.esm(*file)
     if library is not None:
       return with_settings(library, folder)
   found = sorted(folder.glob("tok*.bin"))
   if len(found) == 1:
-    return Llama2cTokenizer.load(found[0])
+    return Llama2cTokenizer.load(contained(folder, found[0], DataError))
   raise UsageError(
     f"no tokenizer in folder {folder}: expected tokenizer.json, encoder.json + vocab.bpe, "
     "vocab.json + merges.txt, ESM's vocab.txt, or one tok*.bin"
@@ -160,20 +170,20 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     mask_id: sets the tokenizer's `mask_id`; None keeps the vocabulary's own mask token, if any.
 
   Returns:
-    The tokenizer; its attribute `origin` is `name`.
+    The tokenizer; its attribute `origin` is `name`, with `~` as the home folder.
 
   Raises:
     UsageError: no such tokenizer.
     DataError: a tokenizer file that cannot be read.
   """
   path = pathlib.Path(name)
+  path = regular(path.expanduser() if name.startswith("~") else path, DataError)
   tokenizer: Tokenizer
   if name in BUILTIN:
     tokenizer = BUILTIN[name]()
-  elif path.is_dir():
-    tokenizer = _load_folder(path)
-  elif path.is_file():
-    tokenizer = _load_file(path)
+  elif path.exists():
+    with failures.reading(f"tokenizer {name}", DataError):
+      tokenizer = _load_folder(path) if path.is_dir() else _load_file(path)
   else:
     near = difflib.get_close_matches(name, BUILTIN, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -182,7 +192,7 @@ def load_tokenizer(name: str, mask_id: int | None = None) -> Tokenizer:
     )
   if mask_id is not None:
     tokenizer.mask_id = mask_id
-  tokenizer.origin = name
+  tokenizer.origin = name if name in BUILTIN else str(path)
   return tokenizer
 
 
@@ -208,10 +218,12 @@ def save(tokenizer: Tokenizer, folder: pathlib.Path) -> str | None:
     return origin
   path = pathlib.Path(origin)
   if path.suffix == ".bin":
-    shutil.copy(path, folder)
+    shutil.copy(path, folder / (path.name if path.match("tok*.bin") else f"tok_{path.name}"))
     return None
   beside = path if path.is_dir() else path.parent
   for file in [*(beside / name for name in FILES), *beside.glob("tok*.bin")]:
     if file.is_file():
-      shutil.copy(file, folder)
+      shutil.copy(contained(beside, file, DataError), folder)
+  if path.suffix == ".json":
+    shutil.copy(path, folder / "tokenizer.json")
   return None

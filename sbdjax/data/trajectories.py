@@ -13,19 +13,21 @@ any Grain pipeline over that. An example:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import pathlib
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from sbdjax.data import noise, shards
+from sbdjax import failures, foreign
+from sbdjax.data import noise, shards, tfds_files
 from sbdjax.data.config import DataConfig
 from sbdjax.data.splits import split_range
 from sbdjax.errors import DataError, UsageError
@@ -35,6 +37,20 @@ COMPLETE = "dataset_info.json"
 REQUIRED = ("block_size", "num_blocks", "max_prompt", "vocab_size", "examples")
 _NAME, _SPLIT = "jacobi_trajectories", "train"
 _WHAT, _VERB = "Jacobi trajectories", "trajectories"
+
+
+# Of each of REQUIRED: rows of so many tokens would not fit anywhere.
+_LARGEST = 1 << 28
+
+
+class _Settings(TypedDict):
+  """What is read of settings.json."""
+
+  block_size: int
+  num_blocks: int
+  max_prompt: int
+  vocab_size: int
+  examples: int
 
 
 class Example(NamedTuple):
@@ -75,6 +91,10 @@ def encode(example: Example) -> dict[str, Any]:
 def decode(record: Mapping[str, Any], block_size: int) -> Example:
   """The inverse of `encode`."""
   tokens, prompt_len = np.asarray(record["tokens"]), int(record["prompt_len"])
+  if not 0 <= prompt_len <= len(tokens):
+    raise DataError(
+      f"an example of trajectories has {len(tokens)} tokens, {prompt_len} of a prompt"
+    )
   sizes = _block_sizes(len(tokens) - prompt_len, block_size)
   counts = np.asarray(record["num_points"])
   ends = np.cumsum(counts * sizes)
@@ -108,14 +128,15 @@ class Writer:
   def write(self, number: int, examples: Sequence[Example]) -> int:
     """Writes one shard, whole or not at all; returns its bytes."""
     features, path = _features(), self._shard(number)
-    temporary = path.with_name(f".{path.name}.tmp")
-    # Groups of one record: rows are read one by one, in any order.
-    writer = ArrayRecordWriter(str(temporary), "group_size:1")
-    for example in examples:
-      writer.write(features.serialize_example(encode(example)))
-    writer.close()
-    os.replace(temporary, path)
-    return path.stat().st_size
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _writing(path, temporary):
+      # Groups of one record: rows are read one by one, in any order.
+      writer = ArrayRecordWriter(str(temporary), "group_size:1")
+      for example in examples:
+        writer.write(features.serialize_example(encode(example)))
+      writer.close()
+      os.replace(temporary, path)
+      return path.stat().st_size
 
   def finish(self) -> None:
     """Writes the metadata that make the shards a dataset."""
@@ -146,6 +167,17 @@ class Writer:
     info.write_to_directory(self._folder)
 
 
+@contextlib.contextmanager
+def _writing(path: pathlib.Path, temporary: pathlib.Path) -> Iterator[None]:
+  """A failure leaves nothing behind and is one DataError; the library raises bare RuntimeErrors."""
+  try:
+    yield
+  except (OSError, RuntimeError) as e:
+    raise DataError(f"cannot write {path}: {failures.one_line(e)}") from e
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
 def _length(shard: pathlib.Path) -> int:
   reader = ArrayRecordReader(str(shard))
   try:
@@ -170,11 +202,18 @@ class Store(Sequence):
 
   def __init__(self, folder: str | os.PathLike):
     """Raises DataError: no trajectories there, incomplete ones, or of another format."""
-    self._folder = pathlib.Path(folder)
+    self._folder = pathlib.Path(folder).expanduser()
     self.settings = shards.read_settings(self._folder, _WHAT, _VERB)
+    where = str(self._folder / shards.SETTINGS)
     lacking = [name for name in REQUIRED if name not in self.settings]
     if lacking:
-      raise DataError(f"{self._folder / shards.SETTINGS} lacks {', '.join(lacking)}: collect again")
+      raise DataError(f"{where} lacks {', '.join(lacking)}: collect again")
+    foreign.check(self.settings, _Settings, where, DataError)
+    for name in REQUIRED:
+      if not 1 <= self.settings[name] <= _LARGEST:
+        raise DataError(
+          f"{where}: {name} is {self.settings[name]}: it must be from 1 to {_LARGEST}"
+        )
     if not is_complete(self._folder):
       raise DataError(
         f"{self._folder} is not complete: start the same python -m sbdjax trajectories again"
@@ -184,6 +223,7 @@ class Store(Sequence):
 
   @functools.cached_property
   def _records(self) -> Any:
+    tfds_files.check_folder(self._folder)
     try:
       return tfds.builder_from_directory(str(self._folder)).as_data_source(_SPLIT)
     except Exception as error:  # TFDS raises many kinds
@@ -194,7 +234,9 @@ class Store(Sequence):
     return len(self._records)
 
   def __getitem__(self, index: int) -> Example:  # type: ignore[override]  # no slices
-    return decode(self._records[range(len(self))[index]], self.settings["block_size"])
+    position = range(len(self))[index]
+    with failures.reading(f"example {position} of the trajectories in {self._folder}", DataError):
+      return decode(self._records[position], self.settings["block_size"])
 
   def __reduce__(self) -> tuple[Any, ...]:  # open files do not travel to the workers
     return Store, (self._folder,)

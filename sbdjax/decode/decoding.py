@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sbdjax.decode import flat_names, registry
+from sbdjax.decode import bounds, flat_names, registry
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.method import Defaults, Method
@@ -58,10 +58,12 @@ class Decoding:
     """These settings with what is left to the checkpoint filled in.
 
     Raises:
-      UsageError: the method is not for this kind of model.
+      UsageError: the method is not for this kind of model, or has sizes beyond all bounds.
     """
     registry.check_model(self.method, lm)
-    return dataclasses.replace(self, method=self.method.for_model(defaults))
+    method = self.method.for_model(defaults)
+    bounds.check_sizes(method, lm.config.max_seq_len)
+    return dataclasses.replace(self, method=method)
 
 
 def from_flat(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sbdjax import memory
 from sbdjax.decode import base, registry, sizes
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.method import Method
@@ -222,6 +223,24 @@ def batches(
     yield PromptBatch(min(size, count - first), size, own, padded[at], lengths[at], key, rows_B)
 
 
+def check_memory(program: jax.stages.Compiled, shape: tuple[int, int], max_tokens: int) -> None:
+  """Says what decoding needs, before it runs, where that is more than there is.
+
+  Args:
+    shape: prompts, and columns they are padded to.
+    max_tokens: that may follow them.
+
+  Raises:
+    UsageError: the device has not the memory.
+  """
+  rows, width = shape
+  memory.check_program(
+    program,
+    f"decoding {rows} prompt{'s' * (rows > 1)} of up to {width:,} tokens and {max_tokens:,} after them",
+    "give shorter prompts, a lower max_tokens, or fewer prompts at a time (batch_size)",
+  )
+
+
 def padded_width(
   method: Method, lm: LM | SigmaLM, limits: Limits, prompts: Sequence[Sequence[int]]
 ) -> int:
@@ -311,4 +330,5 @@ class Decoder:
     start = time.perf_counter()
     compiled = jax.jit(run).lower(*args).compile()
     self.compile_seconds += time.perf_counter() - start
+    check_memory(compiled, args[3].shape, args[2].max_tokens)
     return compiled

@@ -11,7 +11,14 @@ import jax
 import numpy as np
 
 from sbdjax.decode.base import Generation, Limits
-from sbdjax.decode.generate import Result, pad_prompts, padded_limits, padded_width, results_of
+from sbdjax.decode.generate import (
+  Result,
+  check_memory,
+  pad_prompts,
+  padded_limits,
+  padded_width,
+  results_of,
+)
 from sbdjax.decode.kept import Kept, KeptText, text_of
 from sbdjax.decode.method import Canvas, Method
 from sbdjax.decode.programs import Shared, shared
@@ -110,6 +117,7 @@ class Streamer:
     lowered = jax.jit(init).lower(*args)
     program = lowered.compile()
     self.compile_seconds += time.perf_counter() - start
+    check_memory(program, args[3].shape, args[2].max_tokens)
     return program, lowered.out_info
 
   def _compile_step(self, state: Any) -> Callable[..., Any]:

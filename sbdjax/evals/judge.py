@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sbdjax import memory
 from sbdjax.decode import sizes
 from sbdjax.decode.programs import Programs
 from sbdjax.decode.scores import entropy
@@ -77,7 +78,11 @@ class Judge:
     return jax.device_get(run(*args))
 
   def _compile(self, args: tuple) -> Callable[..., Any]:
-    return jax.jit(functools.partial(_forward, self.lm)).lower(*args).compile()
+    program = jax.jit(functools.partial(_forward, self.lm)).lower(*args).compile()
+    rows, width = args[1].shape
+    what = f"scoring {rows} text{'s' * (rows > 1)} of up to {width:,} tokens"
+    memory.check_program(program, what, "give shorter texts, or fewer at a time")
+    return program
 
   def score(self, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> Scores:
     """Scores `texts[i]` as the continuation of `prompts[i]`.

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from sbdjax import plain_json
+from sbdjax.appending import append_line
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.train.environment import environment
@@ -79,7 +81,6 @@ class JsonLines:
     self.path = path
     self.records: list[dict[str, Any]] = []
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    self._whole = 0  # bytes of whole records
     for number, line in enumerate(lines, 1):
       try:
         record = json.loads(line)
@@ -92,16 +93,8 @@ class JsonLines:
           ) from None
         break
       self.records.append(record)
-      self._whole += len(line)
 
   def append(self, record: dict[str, Any]) -> None:
-    """Adds one record and waits for the disk."""
-    line = json.dumps(record, allow_nan=False).encode() + b"\n"
-    with open(self.path, "r+b" if self.path.exists() else "w+b") as file:
-      file.truncate(self._whole)
-      file.seek(self._whole)
-      file.write(line)
-      file.flush()
-      os.fsync(file.fileno())
-    self._whole += len(line)
+    """Adds one record after all others, those of other processes too, and waits for the disk."""
+    append_line(self.path, plain_json.dumps(record))
     self.records.append(record)

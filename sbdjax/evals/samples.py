@@ -101,7 +101,7 @@ class Recorder:
 
   def __init__(self, path: str, shared: dict[str, Any]):
     """`shared`: settings of every line."""
-    self.lines = record.JsonLines(pathlib.Path(path))
+    self.lines = record.JsonLines(pathlib.Path(path).expanduser())
     self._shared = shared
 
   def once(self, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sbdjax import workdir_lock
 from sbdjax.bench.timing import Pass, TimedDecoder, summarise
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
@@ -316,6 +317,18 @@ def run_sweep(
   for point in points:
     bench.check(point)
   workdir = record.open_workdir(str(workdir))
+  with workdir_lock.hold(workdir, "sweep"):
+    return _measure(bench, points, workdir, measuring, skipped)
+
+
+def _measure(
+  bench: Bench,
+  points: Sequence[Point],
+  workdir: pathlib.Path,
+  measuring: Callable[[str], None],
+  skipped: Callable[[str], None],
+) -> list[dict]:
+  """`run_sweep`, of checked points."""
   lines = record.JsonLines(workdir / POINTS)
   about, rows = record.provenance(), []
   for number, point in enumerate(points, 1):

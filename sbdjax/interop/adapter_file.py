@@ -17,23 +17,34 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
+from sbdjax import foreign
 from sbdjax.errors import CheckpointError, UsageError
 from sbdjax.interop import native
 from sbdjax.interop.mask_token import TABLES, add_mask_token
+from sbdjax.interop.soundness import check_finite
 from sbdjax.lm import LM
 from sbdjax.nn import adapter
 from sbdjax.nn.adapter import AdapterConfig
 from sbdjax.nn.config import TransformerConfig, need_mask_token
+from sbdjax.settings import to_dataclass
 
 # Bytes of a parameter that are hashed at a time.
 _PIECE = 2**26
+
+
+class _Header(TypedDict):
+  """The JSON object of the file's metadata."""
+
+  adapter: dict[str, Any]
+  mask_id: int
+  base_sha256: str
 
 
 class AdapterFile(NamedTuple):
@@ -122,17 +133,18 @@ def read(path: str | os.PathLike) -> AdapterFile:
     raise CheckpointError(
       f"{path} is no adapter: name a file that `convert` wrote of a model with one"
     )
+  unknown = lambda problem: CheckpointError(
+    f"{path} describes an adapter this version does not know: {problem}"
+  )
+  header = foreign.parse_json(metadata[native.ADAPTER], "its header", _Header, unknown)
   try:
-    header = json.loads(metadata[native.ADAPTER])
-    config, mask_id, base = (
-      AdapterConfig(**header["adapter"]),
-      header["mask_id"],
-      header["base_sha256"],
-    )
-  except (ValueError, TypeError, KeyError, UsageError) as e:
-    raise CheckpointError(f"{path} describes an adapter this version does not know: {e}") from e
+    config = to_dataclass(AdapterConfig, header["adapter"], "adapter")
+  except UsageError as e:
+    raise unknown(str(e)) from e
   params = {name: x.astype(adapter.DTYPE) for name, x in flat.items()}
-  return AdapterFile(config, traverse_util.unflatten_dict(params, sep="."), mask_id, base)
+  check_finite(params, str(path))
+  tree = traverse_util.unflatten_dict(params, sep=".")
+  return AdapterFile(config, tree, header["mask_id"], header["base_sha256"])
 
 
 def attach(

@@ -10,6 +10,7 @@ untied. Matrices are stored [out, in]; rotary pairs are interleaved.
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import IO, Any
@@ -18,6 +19,7 @@ import numpy as np
 
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.foreign import regular
 from sbdjax.nn import rope
 from sbdjax.nn.transformer import TransformerConfig
 
@@ -45,7 +47,7 @@ def read(path: str | pathlib.Path) -> tuple[TransformerConfig, dict]:
   """
   path = pathlib.Path(path)
   try:
-    data = path.read_bytes()
+    data = regular(path).read_bytes()
   except OSError as e:
     raise CheckpointError(f"cannot read {path}: {e.strerror or e}") from e
   if len(data) < 28:
@@ -59,7 +61,7 @@ def read(path: str | pathlib.Path) -> tuple[TransformerConfig, dict]:
     raise CheckpointError(f"{path} is no llama2.c legacy checkpoint: its header reads {header}")
   config = _config(header)
   shapes = _shapes(config)
-  expected = 28 + 4 * sum(int(np.prod(s)) for s in shapes.values())
+  expected = 28 + 4 * sum(math.prod(s) for s in shapes.values())
   if len(data) != expected:
     raise CheckpointError(
       f"{path} holds {len(data)} bytes where its header ({header}) announces {expected}: "
@@ -67,7 +69,7 @@ def read(path: str | pathlib.Path) -> tuple[TransformerConfig, dict]:
     )
   tensors, offset = {}, 28
   for name, shape in shapes.items():
-    count = int(np.prod(shape))
+    count = math.prod(shape)
     tensors[name] = np.frombuffer(data, "<f4", count, offset).reshape(shape)
     offset += 4 * count
   return config, _to_params(tensors, config)

@@ -20,7 +20,9 @@ import safetensors
 from flax import traverse_util
 from safetensors.numpy import save
 
+from sbdjax import foreign
 from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.failures import one_line
 from sbdjax.nn.config import TransformerConfig, from_record
 
 _KEY = "sbdjax"
@@ -49,7 +51,7 @@ def write_tensors(path: str | os.PathLike, params: Mapping, header: dict[str, st
   Raises:
     CheckpointError: the file cannot be written.
   """
-  path = pathlib.Path(path)
+  path = pathlib.Path(path).expanduser()
   flat = traverse_util.flatten_dict(dict(params), sep=".")
   tensors = {name: np.ascontiguousarray(value) for name, value in flat.items()}
   temporary = path.with_name(path.name + ".tmp")
@@ -70,10 +72,10 @@ def read(path: str | os.PathLike) -> tuple[TransformerConfig, dict, dict[str, An
       are not those of its configuration.
   """
   flat, metadata = read_tensors(path, _check_header)
+  settings = foreign.parse_json(metadata[_KEY], f"the header of {path}", dict[str, Any])
   try:
-    settings = json.loads(metadata[_KEY])
-    config = from_record(settings.pop("model"))
-  except (ValueError, TypeError, KeyError, UsageError) as e:
+    config = from_record(settings.pop("model", None))
+  except (TypeError, UsageError) as e:
     raise CheckpointError(f"{path} describes a model this version does not know: {e}") from e
   return config, traverse_util.unflatten_dict(flat, sep="."), settings
 
@@ -106,9 +108,9 @@ def read_tensors(
     CheckpointError: it is unreadable or truncated.
   """
   try:
-    with safetensors.safe_open(str(path), framework="numpy") as file:
+    with safetensors.safe_open(str(foreign.regular(path)), framework="numpy") as file:
       metadata = file.metadata() or {}
       check(path, metadata)
       return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
   except (OSError, safetensors.SafetensorError) as e:
-    raise CheckpointError(f"cannot read {path}: {e}") from e
+    raise CheckpointError(f"cannot read {path}: {one_line(e)}") from e

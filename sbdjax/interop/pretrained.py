@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from sbdjax import failures, foreign, memory
 from sbdjax.data import assets, gguf_header, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import adapter_file, llama2c, native, smollm2
 from sbdjax.interop.gguf import load as gguf_load
 from sbdjax.interop.hf import directory, save, tensor_files
 from sbdjax.interop.settings import GenerationDefaults
+from sbdjax.interop.soundness import check_finite
 from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
 from sbdjax.nn.adapter import DTYPE as ADAPTER_DTYPE
 from sbdjax.nn.adapter import is_leaf
 from sbdjax.nn.config import TransformerConfig, from_record
 from sbdjax.nn.sigma import HeadConfig
+from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
 # Checkpoints inside the package, by the name users give.
@@ -123,9 +125,12 @@ def load_pretrained(
     attention = attention_backend
   if str(path) == smollm2.WITH_ADAPTER and adapter is None:
     path, adapter = smollm2.NAME, assets.path(smollm2.ADAPTER)
-  model = _open(path, functools.partial(_in_dtype, dtype=dtype, mesh=mesh), mesh, attention)
+  with failures.reading(f"checkpoint {path}"):
+    model = _open(path, functools.partial(_in_dtype, dtype=dtype, mesh=mesh), mesh, attention)
+    check_finite(model.params, str(path))
   if adapter is not None:
-    model = _with_adapter(model, adapter, mesh, attention)
+    with failures.reading(f"adapter {adapter}"):
+      model = _with_adapter(model, pathlib.Path(adapter).expanduser(), mesh, attention)
   lm = model.lm
   if mesh is not None:
     within = functools.partial(sharded.within, mesh)
@@ -175,10 +180,12 @@ def _open(
   mesh: Mesh | None,
   attention: str,
 ) -> Pretrained:
-  file = _find(str(path))
+  file = foreign.regular(_find(str(path)))
   shardings = functools.partial(_shardings, mesh=mesh)
   if file.is_dir() and _is_hugging_face(file):
     return Pretrained(*directory.read(file, in_dtype, shardings, attention))
+  if file.is_file():
+    memory.check(file.stat().st_size, memory.host(), f"checkpoint {path}", "use a smaller one")
   head, checked = None, False
   how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
@@ -192,18 +199,18 @@ def _open(
     return Pretrained(*gguf_load.read(file, in_dtype, shardings, attention))
   elif file.suffix == ".safetensors":
     config, params, settings = native.read(file)
-    try:
-      tokenizer_name, eos_ids = settings["tokenizer"], settings["eos_ids"]
-      head = HeadConfig(**settings["head"]) if "head" in settings else None
-    except KeyError as e:
-      raise CheckpointError(f"{path} does not name its {e.args[0]}: write it again") from e
+    foreign.check(settings, _Record, f"the header of {path}")
+    tokenizer_name, eos_ids = settings["tokenizer"], settings["eos_ids"]
+    tokenizer_name = _tokenizer_in(file.parent, tokenizer_name, str(path))
+    head = _head_of(settings, str(path))
   elif file.suffix in tensor_files.PICKLES and tensor_files.is_pickle(file):
     raise tensor_files.refuse_pickle(file)
   else:
     config, params = llama2c.read(file)
     checked = True  # shapes follow from the header: to trace the network for them takes time
     beside = file.with_name(f"tok{config.vocab_size}.bin")
-    tokenizer_name = str(beside) if beside.is_file() else f"tok{config.vocab_size}"
+    there = beside.is_file() and foreign.contained(file.parent, beside)
+    tokenizer_name = str(beside) if there else f"tok{config.vocab_size}"
     eos_ids = (1, 2)  # llama2.c ends a text at its bos token; 2 is eos in the vocabulary
   config = in_dtype(config)
   lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
@@ -291,10 +298,10 @@ def _shardings(abstract: Any, mesh: Mesh | None) -> Any:
 def _is_hugging_face(folder: pathlib.Path) -> bool:
   """A config.json that names an architecture, as no training workdir has."""
   try:
-    settings = json.loads((folder / "config.json").read_text("utf-8"))
-  except (OSError, ValueError):
+    settings = foreign.read_json(folder / "config.json")
+  except CheckpointError:
     return False
-  return isinstance(settings, dict) and bool({"architectures", "model_type"} & settings.keys())
+  return bool({"architectures", "model_type"} & settings.keys())
 
 
 def check_params(lm: LM | SigmaLM, params: Any, where: str) -> None:
@@ -347,17 +354,60 @@ def _read_workdir(
   if folder.parent.name == "checkpoints" and folder.name.isdigit():
     folder, step = folder.parent.parent, int(folder.name)
   file = folder / "config.json"
+  not_one = lambda problem: CheckpointError(f"{folder} is no training workdir: {problem}")
+  settings = foreign.read_json(file, error=not_one)
+  resolved = foreign.check(settings.get("resolved"), _Record, f"{file}: resolved")
   try:
-    settings = json.loads(file.read_text())
-  except (OSError, json.JSONDecodeError) as e:
-    raise CheckpointError(f"{folder} is no training workdir: cannot read {file.name} ({e})") from e
-  try:
-    resolved = settings["resolved"]
-    config = from_record(resolved["model"])
-    head = HeadConfig(**resolved["head"]) if "head" in resolved else None
-    tokenizer, eos_ids = resolved["tokenizer"], resolved["eos_ids"]
+    config = from_record(resolved.get("model"))
     how = resolved.get("generation", {})
     GenerationDefaults((), None, **how)
-  except (KeyError, TypeError, SbdjaxError) as e:
+  except (TypeError, SbdjaxError) as e:
     raise CheckpointError(f"{file} does not describe a model this version knows: {e}") from e
-  return config, head, checkpoints.load_params(folder, step), tokenizer, eos_ids, how
+  head = _head_of(resolved, str(file))
+  tokenizer = _tokenizer_in(folder, resolved["tokenizer"], str(file))
+  params = checkpoints.load_params(folder, step)
+  return config, head, params, tokenizer, resolved["eos_ids"], how
+
+
+class _Needed(TypedDict):
+  tokenizer: str
+  eos_ids: list[int]
+
+
+class _Record(_Needed, total=False):
+  """What a checkpoint of this package records beside its parameters."""
+
+  model: dict[str, Any]
+  head: dict[str, Any]
+  generation: dict[str, Any]
+
+
+def _head_of(record: Mapping[str, Any], where: str) -> HeadConfig | None:
+  """The causal blocks of a record, where it has any."""
+  if "head" not in record:
+    return None
+  try:
+    return to_dataclass(HeadConfig, record["head"], "head")
+  except UsageError as e:
+    raise CheckpointError(f"{where} does not describe a model this version knows: {e}") from e
+
+
+def _tokenizer_in(folder: pathlib.Path, name: str, where: str) -> str:
+  """What `load_tokenizer` reads for the tokenizer that a record in `folder` names.
+
+  That is a built-in one, or files in the folder; those in its `tokenizer` folder come first, so that
+  a folder made elsewhere can be mended.
+
+  Raises:
+    CheckpointError: it lies elsewhere.
+  """
+  if name in tokenizers.BUILTIN:
+    return name
+  own = folder / tokenizers.FOLDER
+  if own.is_dir():
+    return str(foreign.contained(folder, own))
+  try:
+    found = foreign.inside(folder, name, f"{where}: tokenizer")
+  except CheckpointError as e:
+    raise CheckpointError(f"{e}; where you trust that file, copy it into {own}") from e
+  return str(found)

@@ -36,6 +36,7 @@ from sbdjax.nn.linear import linear
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
 # The embedding of the mask token in open blocks.
 MASK_EMBEDDING = "mask_embedding"
+_LARGEST_RANK = 1 << 16
 # Small, and trained: not in the dtype of the model, whose half precision would lose their updates.
 DTYPE = "float32"
 
@@ -59,9 +60,11 @@ class AdapterConfig:
   projections: tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
-    if self.rank < 1:
-      raise UsageError(f"model.adapter.rank={self.rank} must be at least 1")
-    if not self.alpha > 0:
+    if not 1 <= self.rank <= _LARGEST_RANK:
+      raise UsageError(
+        f"model.adapter.rank={self.rank} must be at least 1, at most {_LARGEST_RANK}"
+      )
+    if not 0 < self.alpha < float("inf"):
       raise UsageError(f"model.adapter.alpha={self.alpha} must be positive")
     object.__setattr__(self, "projections", tuple(self.projections))
     if len(set(self.projections)) < len(self.projections):

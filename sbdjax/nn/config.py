@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from sbdjax.errors import UsageError
 from sbdjax.kernels import backend, flash
 from sbdjax.nn import rope
 from sbdjax.nn.adapter import AdapterConfig
+from sbdjax.settings import to_dataclass
 
 _keep = jax.checkpoint_policies
 _KEEP_ATTENTION = _keep.save_only_these_names(flash.OUTPUT, flash.LOG_SUM_EXP)
@@ -23,6 +25,17 @@ REMAT_POLICIES = {
   "full": _keep.nothing_saveable,
   "attention": _KEEP_ATTENTION,
   "dots": _keep.save_from_both_policies(_keep.dots_with_no_batch_dims_saveable, _KEEP_ATTENTION),
+}
+# Some times the largest networks there are; what is beyond is a mistake or a damaged file.
+LARGEST = {
+  "vocab_size": 1 << 24,
+  "num_layers": 1 << 12,
+  "d_model": 1 << 20,
+  "num_heads": 1 << 14,
+  "num_kv_heads": 1 << 14,
+  "d_ff": 1 << 22,
+  "max_seq_len": (1 << 31) - 1,
+  "head_dim": 1 << 14,
 }
 _CHOICES = {
   "norm": ("rms", "layer"),
@@ -130,13 +143,16 @@ class TransformerConfig:
     for name in (*sizes, "max_seq_len"):
       if getattr(self, name) < 1:
         raise UsageError(f"model.{name} must be at least 1, got {getattr(self, name)}")
+    for name, most in LARGEST.items():
+      if getattr(self, name) > most:
+        raise UsageError(f"model.{name}={getattr(self, name)} is too large: at most {most}")
     for name, known in _CHOICES.items():
       if getattr(self, name) not in known:
         raise UsageError(f"model.{name}={getattr(self, name)!r}: choose one of {known}")
     self._resolve_heads()
     for name in ("rope_theta", "norm_eps"):
-      if not getattr(self, name) > 0:
-        raise UsageError(f"model.{name}={getattr(self, name)} must be positive")
+      if not 0 < getattr(self, name) < math.inf:
+        raise UsageError(f"model.{name}={getattr(self, name)} must be positive and finite")
     if not 0 <= self.dropout < 1:
       raise UsageError(f"model.dropout={self.dropout} must lie in [0, 1)")
     if isinstance(self.rope_scaling, dict):
@@ -216,13 +232,13 @@ def from_record(fields: Mapping[str, Any]) -> TransformerConfig:
   Checkpoints written before attention became a setting of the run record `attention_backend` too.
 
   Raises:
-    TypeError: no mapping, or fields this version does not know.
-    UsageError: values out of range.
+    TypeError: no mapping.
+    UsageError: fields this version does not know, of another type, or values out of range.
   """
   if not isinstance(fields, Mapping):
     raise TypeError(f"a model is recorded as a mapping of its fields, not {fields!r}")
   known = {name: value for name, value in fields.items() if name != "attention_backend"}
-  return TransformerConfig(**known)
+  return to_dataclass(TransformerConfig, known, "model")
 
 
 def need_mask_token(config: TransformerConfig, why: str) -> int:

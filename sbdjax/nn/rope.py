@@ -26,7 +26,9 @@ class RopeScaling:
   original_max_position: int
 
   def __post_init__(self) -> None:
-    if not self.high_freq_factor > self.low_freq_factor > 0 or self.factor <= 0:
+    numbers = (self.factor, self.low_freq_factor, self.high_freq_factor, self.original_max_position)
+    sound = all(math.isfinite(x) for x in numbers) and self.original_max_position > 0
+    if not sound or not self.high_freq_factor > self.low_freq_factor > 0 or self.factor <= 0:
       raise UsageError(
         "rope_scaling needs factor > 0 and high_freq_factor > low_freq_factor > 0, got "
         f"{dataclasses.asdict(self)}"

@@ -56,8 +56,8 @@ class HeadConfig:
       raise UsageError(
         f"head.key_positions={self.key_positions!r}: choose one of {tuple(KEY_POSITIONS)}"
       )
-    if self.num_layers < 1:
-      raise UsageError(f"head.num_layers must be at least 1, got {self.num_layers}")
+    if not 1 <= self.num_layers <= 1 << 12:
+      raise UsageError(f"head.num_layers must be at least 1, at most 4096, got {self.num_layers}")
 
 
 def layer_config(trunk: TransformerConfig, head: HeadConfig) -> TransformerConfig:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import tempfile
 from typing import Any, NamedTuple
 
 import jax
 
+from sbdjax.data import tokenizers
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
@@ -106,6 +108,7 @@ def train(config: Section, workdir: str | os.PathLike) -> TrainState:
       settings.parallel,
       workdir,
       record(settings, model, data),
+      lambda folder: keep_tokenizer(tokenizer, folder),
     )
   finally:
     data.batches.close()
@@ -287,6 +290,18 @@ def check_fit(model: Model, data: Data, tokenizer: Tokenizer, config: DataConfig
       )
 
 
+def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
+  """Copies the tokenizer's files into a run's workdir, which can be moved and given away then."""
+  folder = workdir / tokenizers.FOLDER
+  if tokenizer.origin in tokenizers.BUILTIN or folder.is_dir():
+    return
+  with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=workdir) as place:
+    new = pathlib.Path(place) / folder.name
+    new.mkdir()
+    tokenizers.save(tokenizer, new)
+    new.rename(folder)
+
+
 def record(settings: Settings, model: Model, data: Data) -> dict[str, Any]:
   """config.json: every field with its value, and under `resolved` what decoding needs."""
   names = ("init", "data", "loss", "optim", "train", "parallel", "attention")
@@ -294,10 +309,10 @@ def record(settings: Settings, model: Model, data: Data) -> dict[str, Any]:
   if settings.head is not None:
     sections["head"] = dataclasses.asdict(settings.head)
   sections["loss"] = {"name": settings.loss_name} | sections["loss"]
-  path = pathlib.Path(settings.data.tokenizer)
+  name = settings.data.tokenizer
   resolved = {
     "model": dataclasses.asdict(model.lm.config),
-    "tokenizer": str(path.resolve()) if path.exists() else settings.data.tokenizer,
+    "tokenizer": name if name in tokenizers.BUILTIN else tokenizers.FOLDER,
     "eos_ids": model.eos_ids,
     "generation": settings.loss.generation(),
     "data": data.batches.corpus.origin,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import logging
 import math
 import os
@@ -20,17 +21,21 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.errors import CheckpointError, DamagedError, UsageError
 from sbdjax.train import inventory
 from sbdjax.train.state import TrainState, leaf_names
 
 FOLDER = "checkpoints"
+# Where a run puts those of its checkpoints that it cannot read any more.
+DAMAGED = "damaged"
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _NO_SPACE = ("no space left", "disk quota", "file too large")
 
@@ -206,12 +211,35 @@ class Checkpointer:
     Returns:
       The state and the data position.
 
+    The newest one may be damaged: then the one before is read, what is damaged is moved to the
+    folder `damaged` of the workdir, and a warning says so.
+
     Raises:
-      CheckpointError: there is none, it is damaged, or it does not fit `abstract`.
+      CheckpointError: there is none, all are damaged, or it does not fit `abstract`.
     """
+    if step is not None:
+      return self._restore(abstract, step)
+    found, damaged = _newest_readable(self.root.parent, lambda step: self._restore(abstract, step))
+    if jax.process_index() == 0:
+      for step in damaged:
+        self._set_aside(step)
+    return found
+
+  def _restore(self, abstract: TrainState, step: int) -> tuple[TrainState, Any]:
     folder = _find(self.root.parent, step)
     _check_tree(folder, leaf_names(abstract))
     return _read_state(folder, abstract), _read_position(folder)
+
+  def _set_aside(self, step: int) -> None:
+    """Makes room for the checkpoint of this step that the run will write again."""
+    place = self.root.parent / DAMAGED
+    target = place / str(step)
+    for number in itertools.count(2):
+      if not target.exists():
+        break
+      target = place / f"{step}.{number}"
+    place.mkdir(exist_ok=True)
+    (self.root / str(step)).rename(target)
 
 
 def load_params(
@@ -232,7 +260,35 @@ def load_params(
     CheckpointError: there is no such checkpoint, it is damaged, or it holds no moving average.
   """
   _silence_orbax()
-  folder = _find(pathlib.Path(workdir).resolve(), step)
+  root = pathlib.Path(workdir).expanduser().resolve()
+  if step is not None:
+    return _load_params(root, step, ema)
+  return _newest_readable(root, lambda step: _load_params(root, step, ema))[0]
+
+
+def _newest_readable(workdir: pathlib.Path, read: Callable[[int], T]) -> tuple[T, list[int]]:
+  """What `read` gives of the newest checkpoint that is not damaged, and the steps that are.
+
+  Raises:
+    CheckpointError: there is none, or something else than damage; DamagedError: all are.
+  """
+  present, damaged = steps(workdir), {}
+  if not present:
+    raise _no_checkpoint(workdir)
+  for step in reversed(present):
+    try:
+      found = read(step)
+    except DamagedError as e:
+      damaged[step] = e
+      continue
+    for broken, error in damaged.items():
+      _log.warning("step %d is damaged, going back to step %d: %s", broken, step, error)
+    return found, list(damaged)
+  raise damaged[present[-1]]
+
+
+def _load_params(workdir: pathlib.Path, step: int, ema: bool | None) -> dict[str, Any]:
+  folder = _find(workdir, step)
   stored = _read_tree(folder)
   ema = bool(stored.get("ema_params")) if ema is None else ema
   item = "ema_params" if ema else "params"
@@ -247,12 +303,15 @@ def load_params(
   return _read_state(folder, {item: abstract})[item]
 
 
-def _find(workdir: pathlib.Path, step: int | None) -> pathlib.Path:
+def _no_checkpoint(workdir: pathlib.Path) -> CheckpointError:
+  return CheckpointError(f"no checkpoint under {workdir / FOLDER}: expected {FOLDER}/<step>/state")
+
+
+def _find(workdir: pathlib.Path, step: int) -> pathlib.Path:
   """The step directory, its files compared with their inventory."""
   present = steps(workdir)
   if not present:
-    raise CheckpointError(f"no checkpoint under {workdir / FOLDER}: expected {FOLDER}/<step>/state")
-  step = present[-1] if step is None else step
+    raise _no_checkpoint(workdir)
   if step not in present:
     raise CheckpointError(f"no checkpoint of step {step} under {workdir / FOLDER}: has {present}")
   folder = workdir / FOLDER / str(step)
@@ -270,7 +329,7 @@ def _read_tree(folder: pathlib.Path) -> dict[str, Any]:
     with ocp.StandardCheckpointer() as checkpointer:
       return checkpointer.metadata(folder / "state").item_metadata.tree
   except Exception as e:
-    raise CheckpointError(f"{folder / 'state'} is no train state: {_one_line(e)}") from e
+    raise DamagedError(f"{folder / 'state'} is no train state: {_one_line(e)}") from e
 
 
 def _check_tree(folder: pathlib.Path, expected: dict[str, Any]) -> None:
@@ -311,7 +370,7 @@ def _read_state(folder: pathlib.Path, abstract: Any) -> Any:
       args = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
       return checkpointer.restore(folder / "state", args=args)
   except Exception as e:
-    raise CheckpointError(f"cannot read {folder / 'state'}: {_one_line(e)}") from e
+    raise DamagedError(f"cannot read {folder / 'state'}: {_one_line(e)}") from e
 
 
 def _read_position(folder: pathlib.Path) -> Any:
@@ -319,4 +378,4 @@ def _read_position(folder: pathlib.Path) -> Any:
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
       return checkpointer.restore(folder / "data")
   except Exception as e:
-    raise CheckpointError(f"{folder / 'data'} is no data position: {_one_line(e)}") from e
+    raise DamagedError(f"{folder / 'data'} is no data position: {_one_line(e)}") from e

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import pathlib
 import zlib
+from typing import TypedDict
 
-from sbdjax.errors import CheckpointError
+from sbdjax import foreign
+from sbdjax.errors import DamagedError
 
 FILE = "inventory.json"
+
+
+class _Entry(TypedDict):
+  """What is recorded of a file."""
+
+  bytes: int
+  crc32: int
 
 
 def write(folder: pathlib.Path) -> None:
@@ -21,16 +30,14 @@ def write(folder: pathlib.Path) -> None:
 
 
 def verify(folder: pathlib.Path) -> None:
-  """Raises CheckpointError, naming the file and what was expected, unless all is as recorded."""
-  try:
-    entries = json.loads((folder / FILE).read_text())
-  except (OSError, ValueError) as e:
-    raise CheckpointError(
-      f"cannot read {folder / FILE}: {folder} was not written by this program, or its copy is "
-      "incomplete; copy it again, or delete it to go back to the one before"
-    ) from e
+  """Raises DamagedError, naming the file and what was expected, unless all is as recorded."""
+  incomplete = lambda problem: DamagedError(
+    f"{problem}: {folder} was not written by this program, or its copy is incomplete; copy it again, "
+    "or delete it to go back to the one before"
+  )
+  entries = foreign.read_json(folder / FILE, dict[str, _Entry], incomplete)
   for name, entry in entries.items():
-    path = folder / name
+    path = foreign.inside(folder, name, str(folder / FILE), DamagedError)
     size = path.stat().st_size if path.is_file() else None
     if size != entry["bytes"]:
       found = "is missing" if size is None else f"holds {size} bytes"
@@ -39,7 +46,7 @@ def verify(folder: pathlib.Path) -> None:
       problem = f"does not have its CRC-32, expected {entry['crc32']}"
     else:
       continue
-    raise CheckpointError(
+    raise DamagedError(
       f"{path} {problem}: the checkpoint is damaged; copy it again, or delete {folder} to go back "
       "to the one before"
     )

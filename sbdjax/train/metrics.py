@@ -43,12 +43,12 @@ def truncate(path: pathlib.Path, step: int) -> None:
   if not path.is_file():
     return
   kept = []
-  for line in path.read_text().splitlines():
+  for line in path.read_text("utf-8", "replace").splitlines():
     try:
-      record = json.loads(line)
-    except ValueError:
+      found = int(json.loads(line)["step"])
+    except (ValueError, TypeError, LookupError, RecursionError):
       continue  # the line a killed run was writing
-    if record["step"] <= step:
+    if found <= step:
       kept.append(line + "\n")
   replace_text(path, "".join(kept))
 

@@ -23,6 +23,9 @@ from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig
 from sbdjax.train.trainer import TrainConfig
 
+# Of an int32, and one more fits.
+_LARGEST = 2**31 - 2
+
 
 @dataclasses.dataclass(frozen=True)
 class InitConfig:
@@ -98,6 +101,14 @@ def schema(config: Section) -> dict[str, type]:
   return sections | ({"head": HeadConfig} if loss.has_head else {})
 
 
+def _check_ints(section: Any, where: str) -> None:
+  """Raises UsageError for a whole number that a program cannot count to; seeds have a bit more."""
+  for field in dataclasses.fields(section):
+    value = getattr(section, field.name)
+    if isinstance(value, int) and field.name != "seed" and value > _LARGEST:
+      raise UsageError(f"{where}.{field.name}={value} is too large: give at most {_LARGEST}")
+
+
 def parse_settings(config: Section) -> Settings:
   """Checks a config and turns it into dataclasses.
 
@@ -119,4 +130,6 @@ def parse_settings(config: Section) -> Settings:
     for name, cls in sections.items()
     if name != "model"
   }
+  for section, value in built.items():
+    _check_ints(value, section)
   return Settings(**built, model=fields.get("model", {}), loss_name=loss_name)

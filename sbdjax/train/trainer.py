@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from sbdjax import memory, workdir_lock
 from sbdjax.errors import DivergedError, UsageError
 from sbdjax.losses.base import LossFn
 from sbdjax.train import metrics as metrics_lib
@@ -121,6 +122,7 @@ def train(
   parallel: ParallelConfig,
   workdir: str | os.PathLike,
   record: dict[str, Any],
+  beside: Callable[[pathlib.Path], Any] = lambda workdir: None,
 ) -> TrainState:
   """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one.
 
@@ -136,30 +138,38 @@ def train(
     parallel: device layout.
     workdir: the run's directory, made if need be.
     record: JSON-like settings, kept with the run.
+    beside: writes what else is kept with them.
 
   Returns:
     The last state.
 
   Raises:
-    UsageError: settings that do not fit together or the devices.
+    UsageError: settings that do not fit together or the devices; another process writes `workdir`.
     CheckpointError: a checkpoint cannot be written, read, or used with these settings.
     DivergedError: a loss or gradient is not finite; the last checkpoint is kept.
     KeyboardInterrupt: SIGINT, after saving.
   """
-  workdir = pathlib.Path(workdir)
+  workdir = pathlib.Path(workdir).expanduser()
   if workdir.exists() and not workdir.is_dir():
     raise UsageError(f"--workdir={workdir} is a file: give a directory")
   run = _prepare(task, optim, config, parallel)
   with contextlib.ExitStack() as stack:
+    if jax.process_index() == 0:
+      stack.enter_context(workdir_lock.hold(workdir, "train"))
     checkpointer = Checkpointer(workdir, max_to_keep=config.max_to_keep, keep_best=config.keep_best)
     state = _start(run, task.batches, config, checkpointer)
     start = int(state.step)
     primary = jax.process_index() == 0
-    changes = _write_records(workdir, record, done=start == config.steps) if primary else []
+    finished = start == config.steps
+    changes = _write_records(workdir, record, beside, finished) if primary else []
     progress = make_progress(config.steps, start, silent=not primary)
     stack.callback(progress.close)
     if start:
-      progress.note(f"resuming {workdir} at step {start}")
+      progress.note(
+        f"{workdir} is finished: all {start} steps are done (another --workdir, or more train.steps)"
+        if finished
+        else f"resuming {workdir} at step {start}"
+      )
       for change in changes:
         progress.note(f"changed since the last start: {change}")
     writer = metrics_lib.MetricsWriter(workdir, start) if primary else None
@@ -195,6 +205,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
     return state_lib.create(params, optimizer.tx, run_key, ema=config.ema_decay > 0)
 
   abstract = state_lib.abstract(lambda: make(task.params), layout.shardings)
+  _check_memory(abstract)
   placed = jax.tree.map(lambda x: x.sharding, abstract)
   step_config = TrainStepConfig(config.accumulation, config.ema_decay)
   train_step = make_train_step(task.lm, task.loss_fn, optimizer, step_config)
@@ -214,6 +225,16 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   task.batches.set_state(position)
   jax.eval_shape(train_step, abstract, batch)
   return run
+
+
+def _check_memory(abstract: TrainState) -> None:
+  """Raises UsageError where the state alone is more than a device has free."""
+  memory.check(
+    memory.of_shards(abstract, jax.tree.map(lambda x: x.sharding, abstract)),
+    memory.device(),
+    "the train state (parameters, their averages and the optimiser's) on each device",
+    "make the model smaller, or cut it over more devices (parallel; train --dry_run tells more)",
+  )
 
 
 def _start(
@@ -294,7 +315,9 @@ def _kept(checkpointer: Checkpointer) -> str:
   return f"{kept}; lower optim.learning_rate or train.seed another run"
 
 
-def _write_records(workdir: pathlib.Path, record: dict[str, Any], done: bool) -> list[str]:
+def _write_records(
+  workdir: pathlib.Path, record: dict[str, Any], beside: Callable[[pathlib.Path], Any], done: bool
+) -> list[str]:
   """Writes what the run is; returns what differs from what an earlier start wrote."""
   path = workdir / "config.json"
   try:
@@ -302,6 +325,7 @@ def _write_records(workdir: pathlib.Path, record: dict[str, Any], done: bool) ->
     if not done:
       (workdir / DONE).unlink(missing_ok=True)
     before = _read_record(path)
+    beside(workdir)
     replace_text(path, json.dumps(record, indent=2) + "\n")
     replace_text(workdir / "env.json", json.dumps(environment(), indent=2) + "\n")
   except PermissionError as e:

@@ -90,6 +90,13 @@ def test_fields_of_the_schema_need_not_be_in_the_file(config_file):
     ("setcion__count", "7", "did you mean 'section.count'"),
     ("section__count", "1.5", "section.count=1.5: expected int"),
     ("section__count", "many", "expected int"),
+    ("section__count", "99999999999999999999", "section.count is too large a number"),
+    ("section__count", "9" * 5000, "expected int"),
+    ("section__rate", "nan", "section.rate=nan: give a finite number"),
+    ("section__rate", "-inf", "section.rate=-inf: give a finite number"),
+    ("section__rate", "1e999", "section.rate=inf: give a finite number"),
+    ("section__shape", "(" * 1000, "expected tuple"),
+    ("section__shape", "(1e999, 2)", "finite|expected int"),
     ("section__rate", "fast", "expected float"),
     ("section__open", "x", "expected int"),
     ("section__shape", "(1", "expected tuple"),
@@ -189,6 +196,8 @@ def test_to_dataclass_converts_what_means_the_same():
     ({"count": 1, "rat": 0.1}, r"unknown field section.rat \(did you mean 'rate'\?\)"),
     ({"count": "1"}, "section.count='1': expected int"),
     ({"count": True}, "expected int"),
+    ({"count": 2**40}, "section.count is too large a number"),
+    ({"count": 1, "rate": float("nan")}, "section.rate=nan: give a finite number"),
     ({"count": 1, "on": 1}, "expected bool"),
     ({"count": 1, "limit": "no"}, r"section.limit='no': expected int \| None"),
     ({"count": 1, "shape": (1, "a")}, "section.shape='a': expected int"),
@@ -233,6 +242,22 @@ def test_bugs_keep_their_traceback_and_results_pass_through():
   with pytest.raises(ZeroDivisionError):
     common.run_main(lambda argv: 1 // 0, [])
   assert common.run_main(lambda argv: len(argv), ["a", "--debug"]) == 1
+
+
+def test_numbers_of_flags_are_finite():
+  parser = common.Parser(prog="verb")
+  parser.add_argument("--seconds", type=float)
+  parser.add_argument("--size", type=int)
+  parser.add_argument("--name")
+  for flag in ("--seconds=nan", "--seconds=inf", "--seconds=-1e999"):
+    with pytest.raises(UsageError, match="--seconds=.*give a finite number"):
+      parser.parse_args([flag])
+  with pytest.raises(UsageError, match="--size is too large"):
+    parser.parse_args([f"--size={10**20}"])
+  with pytest.raises(UsageError, match="invalid int value"):
+    parser.parse_args([f"--size={'9' * 5000}"])
+  with pytest.raises(UsageError, match="--name holds a NUL"):
+    parser.parse_args(["--name=a\0b"])
 
 
 def test_flags_nearly_right_are_named():

@@ -1,9 +1,11 @@
 """Reading documents, and what is said about bad files."""
 
 import gzip
+import io
 import json
 import lzma
 import stat
+import zipfile
 
 import pytest
 
@@ -105,3 +107,56 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
   with pytest.raises(DataError, match="No space left on device"):
     files.write_atomically(path, fill_the_disk)
   assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def _zipped(text: bytes, change: dict[int, int]) -> bytes:
+  """A zip archive of one file, of which bytes of the entry's two headers are changed."""
+  held = io.BytesIO()
+  with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr("a.txt", text)
+  data = bytearray(held.getvalue())
+  central = data.index(b"PK\x01\x02")
+  for at, value in change.items():
+    data[at] = data[central + at + 2] = value  # the second header has two more bytes before
+  return bytes(data)
+
+
+@pytest.mark.parametrize(
+  ("change", "words"),
+  [
+    ({}, None),
+    ({6: 1}, "encrypted"),
+    ({8: 99}, "compression method"),
+    ({14: 7}, "CRC"),
+    ({26: 90}, "cannot read"),
+  ],
+  ids=["plain", "encrypted", "unknown method", "checksum", "name"],
+)
+def test_every_kind_of_zip_is_read_or_refused(tmp_path, change, words):
+  path = tmp_path / "x.zip"
+  path.write_bytes(_zipped(b"some words " * 9, change))
+  if words is None:
+    assert files.read_bytes(path) == b"some words " * 9
+    return
+  with pytest.raises(DataError, match=words) as error:
+    files.read_bytes(path)
+  assert "x.zip" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("ending", [".xz", ".gz", ".zip"])
+def test_what_is_larger_than_memory_is_refused_while_it_is_read(tmp_path, monkeypatch, ending):
+  text = b"0" * 50_000_000
+  packed = {".xz": lzma.compress, ".gz": gzip.compress, ".zip": lambda data: _zipped(data, {})}
+  path = tmp_path / f"x{ending}"
+  path.write_bytes(packed[ending](text))
+  assert path.stat().st_size < 100_000
+  monkeypatch.setattr(files.memory, "host", lambda: 60_000_000)
+  with pytest.raises(DataError, match=f"x{ending} holds more than 30.0 MB"):
+    files.read_bytes(path)
+
+
+def test_lines_that_are_no_records_are_skipped_whatever_they_are(tmp_path):
+  path = tmp_path / "x.jsonl"
+  odd = ["[" * 100_000, "9" * 5000, '{"tokens": [99999999999999999999]}', '{"tokens": [-1]}', "NaN"]
+  path.write_text("\n".join([*odd, '{"text": "a"}']))
+  assert [d.body for d in files.read_jsonl(path)] == ["a"]

@@ -311,7 +311,7 @@ def test_one_file_of_a_directory_points_to_the_directory(saved):
     ("llama", dict(num_hidden_layers=None), ("num_hidden_layers",)),
     ("llama", dict(max_position_embeddings=None), ("max_position_embeddings",)),
     ("llama", dict(num_attention_heads=3), ("num_heads=3",)),
-    ("llama", dict(vocab_size="many"), ("does not describe",)),
+    ("llama", dict(vocab_size="many"), ("config.json: vocab_size is 'many'", "a whole number")),
     ("llama", dict(mask_token_id=13), ("mask_id=13", "13")),
     ("dream", dict(mask_token_id=None), ("mask_id=151666", "13")),
     ("llada", dict(alibi=True), ("alibi=True",)),

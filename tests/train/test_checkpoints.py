@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sbdjax.errors import CheckpointError
-from sbdjax.train import checkpoints
+from sbdjax.train import checkpoints, inventory
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.state import leaf_names
@@ -171,3 +171,78 @@ def test_what_a_killed_save_left_is_removed_and_never_read(tmp_path):
   (torn / "half").write_bytes(b"x")
   assert checkpoints.Checkpointer(tmp_path).latest() == 3
   assert not torn.exists()
+
+
+def _damage(folder):
+  path = max((folder / "state").rglob("*"), key=lambda p: p.stat().st_size * p.is_file())
+  path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, caplog):
+  _save(tmp_path, (1, 3, 5), max_to_keep=3).close()
+  for step in (5, 3):
+    _damage(tmp_path / "checkpoints" / str(step))
+  assert _bits(checkpoints.load_params(tmp_path)) == _bits(
+    _state(1).ema_params
+  )  # which changes nothing
+  assert checkpoints.steps(tmp_path) == [1, 3, 5] and "going back to step 1" in caplog.text
+  with pytest.raises(CheckpointError, match="damaged"):
+    checkpoints.load_params(tmp_path, step=5)
+  checkpointer = checkpoints.Checkpointer(tmp_path, max_to_keep=3)
+  state, position = checkpointer.restore(_abstract())
+  assert _bits(state) == _bits(_state(1)) and position == {"step": 1}
+  assert checkpointer.steps() == [1]
+  assert sorted(p.name for p in (tmp_path / "damaged").iterdir()) == ["3", "5"]
+  for step in (3, 5):  # the run comes by there again
+    checkpointer.save(_state(step), {"step": step})
+  checkpointer.close()
+  assert _bits(checkpoints.Checkpointer(tmp_path).restore(_abstract())[0]) == _bits(_state(5))
+
+
+def test_where_all_are_damaged_none_is_moved(tmp_path):
+  _save(tmp_path, (1, 3)).close()
+  for step in (1, 3):
+    _damage(tmp_path / "checkpoints" / str(step))
+  with pytest.raises(CheckpointError, match="checkpoints/3/"):
+    checkpoints.Checkpointer(tmp_path).restore(_abstract())
+  assert checkpoints.steps(tmp_path) == [1, 3]
+
+
+def test_what_does_not_fit_is_no_damage(tmp_path):
+  _save(tmp_path, (1, 3)).close()
+  with pytest.raises(CheckpointError, match="has no|holds"):
+    checkpoints.Checkpointer(tmp_path).restore(_abstract(rows=300))
+  assert checkpoints.steps(tmp_path) == [1, 3]
+
+
+def test_an_inventory_names_files_of_its_folder(tmp_path):
+  _save(tmp_path).close()
+  path = tmp_path / "checkpoints" / "3" / "inventory.json"
+  for name in ("/etc/passwd", "../../../x", ""):
+    path.write_text(json.dumps({name: {"bytes": 1, "crc32": 2}}))
+    with pytest.raises(CheckpointError, match="does not lie in"):
+      checkpoints.load_params(tmp_path)
+
+
+def test_names_of_code_in_orbax_metadata_run_nothing(tmp_path, monkeypatch):
+  """Handlers are named in a file of the checkpoint; ours are given."""
+  (tmp_path / "evil_handler.py").write_text(
+    f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n"
+  )
+  monkeypatch.syspath_prepend(str(tmp_path))
+  _save(tmp_path / "run").close()
+  step = tmp_path / "run" / "checkpoints" / "3"
+  changed = 0
+  for path in [p for p in step.rglob("*") if p.is_file()]:
+    data = path.read_bytes()
+    new = data.replace(b"orbax.checkpoint", b"evil_handler.Evil")
+    changed += new != data
+    path.write_bytes(new)
+  assert changed
+  inventory.write(step)
+  try:
+    checkpoints.load_params(tmp_path / "run")
+    checkpoints.Checkpointer(tmp_path / "run").restore(_abstract())
+  except CheckpointError:
+    pass
+  assert not (tmp_path / "ran").exists()

@@ -103,11 +103,45 @@ def test_what_a_finished_run_leaves(uninterrupted):
   assert not [p for p in workdir.rglob("*") if ".tmp" in p.name]
 
 
-def test_a_finished_run_starts_no_update(uninterrupted, tmp_path):
+def test_a_finished_run_starts_no_update_and_says_so(uninterrupted, tmp_path, capsys):
   reference, workdir = uninterrupted
   given = []
   state = run_toy(workdir, on_batch=given.append)
   assert _bits(state) == _bits(reference) and given == [0]  # one look at its shape
+  assert f"{workdir} is finished: all 24 steps are done" in capsys.readouterr().out
+
+
+def test_two_runs_do_not_share_a_workdir(tmp_path, uninterrupted):
+  """The second one used to delete what the first one was saving."""
+
+  def on_batch(step):
+    if step == 12:
+      with pytest.raises(UsageError, match="is in use by `train`"):
+        run_toy(tmp_path)
+
+  assert _bits(run_toy(tmp_path, on_batch)) == _bits(uninterrupted[0])
+  assert not (tmp_path / ".lock").exists()
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, uninterrupted):
+  workdir = tmp_path / "run"
+  shutil.copytree(uninterrupted[1], workdir)
+  files = [p for p in (workdir / "checkpoints" / "24" / "state").rglob("*") if p.is_file()]
+  max(files, key=lambda p: p.stat().st_size).write_bytes(b"")
+  assert _bits(run_toy(workdir)) == _bits(uninterrupted[0])
+  assert (workdir / "damaged" / "24").is_dir() and checkpoints.steps(workdir) == [20, 24]
+
+
+def test_a_workdir_may_be_moved_and_given_with_a_tilde(tmp_path, uninterrupted, monkeypatch):
+  def stop(step):
+    if step == 12:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  monkeypatch.setenv("HOME", str(tmp_path))
+  run_toy("~/here", stop)
+  (tmp_path / "here").rename(tmp_path / "there")
+  assert _bits(run_toy("~/there")) == _bits(uninterrupted[0])
+  assert not (tmp_path / "here").exists() and not pathlib.Path("~").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,18 +8,91 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
+from sbdjax.foreign import check
 from sbdjax.interop.hf import names
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.settings import field_types, to_dataclass
 
 Settings = Mapping[str, Any]
 
 # Section of config.json for what Hugging Face has no key for.
 OURS = "sbdjax"
 _OURS = ("unused_rows", "compute_dtype", "product_dtype")
+
+
+class _Ours(TypedDict, total=False):
+  """Section `sbdjax` of config.json."""
+
+  tokenizer: str
+  unused_rows: int
+  compute_dtype: str
+  product_dtype: str
+
+
+class _Rope(TypedDict, total=False):
+  """rope_scaling or rope_parameters."""
+
+  rope_theta: float | None
+  rope_type: str | None
+  type: str | None
+  factor: float | None
+  low_freq_factor: float | None
+  high_freq_factor: float | None
+  original_max_position_embeddings: int | None
+
+
+class Written(TypedDict, total=False):
+  """Keys of config.json that are read, beside those of `SettingsLayout.keys`."""
+
+  architectures: list[str] | None
+  model_type: str | None
+  torch_dtype: str | None
+  dtype: str | None
+  eos_token_id: int | list[int] | None
+  bos_token_id: int | list[int] | None
+  pad_token_id: int | None
+  mask_token_id: int | None
+  rope_theta: float | None
+  rope_scaling: _Rope | None
+  rope_parameters: _Rope | None
+  sliding_window: int | None
+  use_sliding_window: bool | None
+  layer_types: list[str] | None
+  attention_bias: bool | None
+  mlp_bias: bool | None
+  d_model: int | None
+  vocab_size: int | None
+  embedding_size: int | None
+  mlp_hidden_size: int | None
+  mlp_ratio: int | float | None
+  n_embd: int | None
+  n_inner: int | None
+  activation_function: str | None
+  token_dropout: bool | None
+  block_size: int | None
+  bd_size: int | None
+  sbdjax: _Ours
+
+
+def check_written(settings: Settings, where: str) -> None:
+  """Checks the types of all that is read of a config.json.
+
+  Args:
+    where: the file, for messages.
+
+  Raises:
+    CheckpointError: naming the first key of another type.
+  """
+  check(settings, Written, where)
+  types = field_types(TransformerConfig)
+  for layout in LAYOUTS.values():
+    for ours, theirs in layout.keys.items():
+      if theirs in settings:
+        check(settings[theirs], types[ours] | None, f"{where}: {theirs}")
 
 
 class SettingsLayout(NamedTuple):
@@ -378,8 +451,8 @@ def from_settings(
   if dtype is not None:
     own["compute_dtype"] = dtype
   try:
-    return TransformerConfig(**fields, **own)
-  except (TypeError, SbdjaxError) as e:
+    return to_dataclass(TransformerConfig, fields | own, "model")
+  except SbdjaxError as e:
     raise CheckpointError(f"{where} does not describe a model that can be built: {e}") from e
 
 
@@ -396,7 +469,7 @@ def named_dtype(settings: Settings) -> str | None:
 def _check_needs(needs: Mapping[str, tuple], settings: Settings, where: str) -> None:
   for key, allowed in needs.items():
     value = settings.get(key)
-    if value is not None and value not in allowed:
+    if value is not None and not any(value == x for x in allowed):
       shown = " or ".join(map(repr, allowed)) or "left out"
       raise CheckpointError(
         f"{where} sets {key}={value!r}, which is not supported: it must be {shown}"

@@ -12,6 +12,7 @@ import numpy as np
 
 from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
+from sbdjax.errors import CheckpointError
 from sbdjax.interop.hf import configs, generation_config, load, names, tensor_files
 from sbdjax.interop.hf.configs import Family
 from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, read_json
@@ -43,11 +44,12 @@ def read(
   """
   where = str(folder)
   settings = read_json(folder / CONFIG)
+  configs.check_written(settings, str(folder / CONFIG))
   family = configs.family_of(settings, where)
   tensors = load.Tensors(tensor_files.read_folder(folder), family.layout, where)
   tokenizer = _tokenizer(folder, settings)
   settings.setdefault("torch_dtype", stored_dtype(tensors))
-  generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+  generation = generation_config.read(folder / GENERATION)
   return assemble(settings, tensors, tokenizer, generation, in_dtype, shardings, attention)
 
 
@@ -99,6 +101,11 @@ def assemble(
 def _tokenizer(folder: pathlib.Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer | None:
   builtin = settings.get(configs.OURS, {}).get("tokenizer")
   if builtin:
+    if builtin not in tokenizers.BUILTIN:
+      raise CheckpointError(
+        f"{folder / CONFIG}: {configs.OURS}: tokenizer names {builtin!r}, where only one of "
+        f"{', '.join(tokenizers.BUILTIN)} may stand: other tokenizers lie beside the weights"
+      )
     return tokenizers.load_tokenizer(builtin)
   return tokenizers.load_tokenizer(str(folder)) if tokenizers.has_files(folder) else None
 

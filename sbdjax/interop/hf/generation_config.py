@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
+from sbdjax import foreign
 from sbdjax.interop.settings import GenerationDefaults
 
 _LENGTH = {"max_tokens": "max_new_tokens"}
 _CUTS = {"top_k": "top_k", "top_p": "top_p"}
+
+
+class _File(TypedDict, total=False):
+  """What is read of generation_config.json."""
+
+  eos_token_id: int | list[int] | None
+  do_sample: bool | None
+  temperature: float | None
+  top_k: int | None
+  top_p: float | None
+  max_new_tokens: int | None
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+  """The file, or {} where there is none. Raises CheckpointError for anything else."""
+  if not path.is_file():
+    return {}
+  return foreign.read_json(foreign.contained(path.parent, path), _File)
 
 
 def read_decoding(found: Mapping[str, Any]) -> dict[str, Any]:

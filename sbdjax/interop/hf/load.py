@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
+from sbdjax import memory
 from sbdjax.errors import CheckpointError
 from sbdjax.interop.hf import names, tensor_files
 from sbdjax.interop.hf.names import Place
@@ -196,6 +197,12 @@ def load_params(tensors: Tensors, abstract: Any, shardings: Any, tied: bool) -> 
   tensors.check_all_used({name for leaf in readers.values() for name in leaf.names}, tied)
   if tied:
     tensors.check_tied_head(*readers["embedding"].names)
+  memory.check(
+    memory.of_shards(abstract, shardings),
+    memory.device(),
+    f"the model of {tensors.where}",
+    "open it with dtype bfloat16, or on more devices",
+  )
   where = dict(zip(leaves, jax.tree.leaves(shardings), strict=True))
   # Largest first: while a leaf moves to its device it exists twice, and the largest should do so
   # when little else is loaded.

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -83,16 +84,26 @@ def _new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """A folder beside `folder` that gets its name once everything is in it."""
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise UsageError(f"{folder} exists already: name a new or empty folder")
-  temporary = folder.with_name(f".{folder.name}.tmp")
+  temporary = None
   try:
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # A name that nobody has: what lies beside it is not ours to delete.
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     yield temporary
+    temporary.chmod(0o777 & ~_umask())
     temporary.replace(folder)
   except OSError as e:
     raise CheckpointError(f"cannot write {folder}: {e.strerror or e}") from e
   finally:
-    shutil.rmtree(temporary, ignore_errors=True)
+    if temporary is not None:
+      shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _umask() -> int:
+  """Bits that new folders do not get; it can only be read by setting it."""
+  mask = os.umask(0o077)
+  os.umask(mask)
+  return mask
 
 
 def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:

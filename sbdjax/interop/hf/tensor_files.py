@@ -13,12 +13,15 @@ import os
 import pathlib
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import ml_dtypes
 import numpy as np
+import safetensors
 
+from sbdjax import foreign
 from sbdjax.errors import CheckpointError
+from sbdjax.failures import one_line
 
 DTYPES = {
   "F32": np.dtype(np.float32),
@@ -34,6 +37,20 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # Formats that are Python pickles: reading one runs whatever code its author put into it.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class _Entry(TypedDict):
+  """A tensor in the header of a safetensors file."""
+
+  dtype: str
+  shape: list[int]
+  data_offsets: list[int]
+
+
+class _Index(TypedDict):
+  """model.safetensors.index.json: tensor -> file."""
+
+  weight_map: dict[str, str]
 
 
 class Readable(Protocol):
@@ -102,13 +119,7 @@ class Stored(NamedTuple):
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
   """A JSON object. Raises CheckpointError where `path` is none."""
-  try:
-    found = json.loads(path.read_text("utf-8"))
-  except (OSError, ValueError) as e:
-    raise CheckpointError(f"cannot read {path}: {e}") from e
-  if not isinstance(found, dict):
-    raise CheckpointError(f"{path} is no JSON object")
-  return found
+  return foreign.read_json(foreign.contained(path.parent, path))
 
 
 def read_header(path: pathlib.Path) -> dict[str, Stored]:
@@ -118,29 +129,27 @@ def read_header(path: pathlib.Path) -> dict[str, Stored]:
     CheckpointError: unreadable, no safetensors file, or truncated.
   """
   try:
-    size = path.stat().st_size
+    # The library's own parser: sizes, dtypes, shapes, and that tensors neither overlap nor leave
+    # gaps. It maps the file and reads the header alone.
+    with safetensors.safe_open(str(foreign.regular(path)), framework="numpy"):
+      pass
     with path.open("rb") as file:
       (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
-      if length > min(size - 8, _LARGEST_HEADER):
-        raise CheckpointError(
-          f"{path} ({size} bytes) is truncated or no safetensors file: download it again"
-        )
-      header = json.loads(file.read(length))
-      header.pop("__metadata__", None)
-      tensors = {
-        name: Stored(path, x["dtype"], tuple(x["shape"]), 8 + length + x["data_offsets"][0])
-        for name, x in header.items()
-      }
-      end = 8 + length + max((x["data_offsets"][1] for x in header.values()), default=0)
+      found = file.read(min(length, _LARGEST_HEADER))
   except OSError as e:
     raise CheckpointError(f"cannot read {path}: {e.strerror or e}") from e
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise CheckpointError(f"{path} has an unreadable safetensors header: {e}") from e
-  if size != end:
+  except safetensors.SafetensorError as e:
     raise CheckpointError(
-      f"{path} holds {size} bytes where its header announces {end}: truncated, download it again"
-    )
-  return tensors
+      f"{path} is truncated or no sound safetensors file ({one_line(e)}): download it again"
+    ) from e
+  header = foreign.parse_json(found, f"the header of {path}", dict[str, dict[str, Any]])
+  header.pop("__metadata__", None)
+  for name, x in header.items():
+    foreign.check(x, _Entry, f"the header of {path}: {name}")
+  return {
+    name: Stored(path, x["dtype"], tuple(x["shape"]), 8 + length + x["data_offsets"][0])
+    for name, x in header.items()
+  }
 
 
 def read_folder(folder: pathlib.Path) -> dict[str, Stored]:
@@ -151,11 +160,11 @@ def read_folder(folder: pathlib.Path) -> dict[str, Stored]:
       index that names tensors its shards do not hold.
   """
   if (folder / INDEX).is_file():
-    try:
-      where = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
-      shards = sorted(set(where.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-      raise CheckpointError(f"{folder / INDEX} is no index of shards: {e}") from e
+    index = foreign.contained(folder, folder / INDEX)
+    where = foreign.read_json(index, _Index)["weight_map"]
+    shards = sorted(set(where.values()))
+    for shard in shards:
+      foreign.inside(folder, shard, f"weight_map of {folder / INDEX}")
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
       raise CheckpointError(f"{folder} lacks {', '.join(missing)}, which {INDEX} names")
@@ -167,7 +176,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, Stored]:
       raise CheckpointError(f"{folder / where[lost[0]]} lacks {lost[0]}, which {INDEX} promises")
     return tensors
   if (folder / SINGLE).is_file():
-    return read_header(folder / SINGLE)
+    return read_header(foreign.contained(folder, folder / SINGLE))
   pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES)
   if pickles:
     raise refuse_pickle(folder / pickles[0])

@@ -1,0 +1,113 @@
+"""How much memory there is, asked before it is taken: a request that does not fit is one error.
+
+Without this a system kills the process, or swaps until nobody waits any more.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from sbdjax.errors import UsageError
+
+_CGROUPS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
+
+def host() -> int | None:
+  """Bytes that programs on this machine, or in this container, can still have; None: nobody knows."""
+  found = [_meminfo(), *(_group(*names) for names in _CGROUPS)]
+  known = [x for x in found if x is not None]
+  return max(0, min(known)) if known else None
+
+
+def _meminfo() -> int | None:
+  try:
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    values = {name: rest for name, _, rest in (line.partition(":") for line in lines)}
+    return int(values["MemAvailable"].split()[0]) * 1024
+  except (OSError, KeyError, ValueError, IndexError):
+    return None
+
+
+def _group(limit: str, used: str) -> int | None:
+  """What a container's limit leaves."""
+  for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
+    try:
+      most = pathlib.Path(root, limit).read_text().strip()
+      return int(most) - int(pathlib.Path(root, used).read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+      continue
+  return None
+
+
+def device() -> int | None:
+  """Bytes that are free on the device that JAX computes on; None: nobody knows."""
+  import jax  # here: data is read without it
+
+  first = jax.local_devices()[0]
+  if first.platform == "cpu":
+    return host()
+  stats = first.memory_stats() or {}
+  return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
+
+
+def check(needed: int, there: int | None, what: str, todo: str) -> None:
+  """Raises UsageError where `needed` bytes are more than `there` are.
+
+  Args:
+    what: needs them, as the subject of a sentence.
+    todo: what a user can do.
+  """
+  if there is not None and needed > there:
+    raise UsageError(f"{what} needs {show(needed)} of memory, and {show(there)} are free: {todo}")
+
+
+def show(size: int) -> str:
+  """`16.6 GB`."""
+  value, unit = float(size), "bytes"
+  for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
+    if value < 1000:
+      break
+    value, unit = value / 1000, larger
+  return f"{value:.1f} {unit}" if unit != "bytes" else f"{size} bytes"
+
+
+def of_tree(tree: Any) -> int:
+  """Bytes of the arrays, or of the shapes and dtypes, of a tree."""
+  import jax
+
+  def size(x: Any) -> int:
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+      return 8 * x.size
+    return x.size * x.dtype.itemsize
+
+  return sum(map(size, jax.tree.leaves(tree)))
+
+
+def of_shards(abstract: Any, shardings: Any) -> int:
+  """Bytes that arrays of these shapes take of the memory of one device; on CPUs all share one."""
+  import jax
+
+  def size(x: Any, sharding: Any) -> int:
+    devices = sharding.addressable_devices
+    copies = len(devices) if next(iter(devices)).platform == "cpu" else 1
+    return copies * of_tree(jax.ShapeDtypeStruct(sharding.shard_shape(x.shape), x.dtype))
+
+  return sum(jax.tree.leaves(jax.tree.map(size, abstract, shardings)))
+
+
+def check_program(program: Any, what: str, todo: str) -> None:
+  """Raises UsageError where a compiled program needs more memory than the device has free.
+
+  That is what it makes beside its arguments. Programs that do not tell are let through.
+
+  Args:
+    program: a `jax.stages.Compiled`.
+    what, todo: see `check`.
+  """
+  try:
+    sizes = program.memory_analysis()
+    needed = sizes.temp_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+  except (AttributeError, NotImplementedError, RuntimeError):
+    return
+  check(needed, device(), what, todo)
