@@ -152,7 +152,7 @@ def _of_training(workdir: pathlib.Path) -> str:
   """The last state bit for bit, the data position, and the metrics that no clock measures."""
   command = [sys.executable, "-m", "tests.faults.state", str(workdir)]
   done = subprocess.run(
-    command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+    command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True
   )
   lines = [_timeless(json.loads(line)) for line in (workdir / "metrics.jsonl").open()]
   finished = json.loads((workdir / "DONE").read_text())

@@ -5,22 +5,32 @@ import pathlib
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 
 from sbdjax.train import checkpoints
+from sbdjax.train.state import leaf_names
+
+
+def main(workdir: pathlib.Path) -> None:
+  """Every array of the train state bit for bit, and the data position."""
+  step = checkpoints.steps(workdir)[-1]
+  folder = workdir / checkpoints.FOLDER / str(step)
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  abstract = jax.tree.map(
+    lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device),
+    checkpoints._read_tree(folder),
+    is_leaf=checkpoints._is_leaf,
+  )
+  found = hashlib.sha256(repr(checkpoints._read_position(folder)).encode())
+  for name, leaf in leaf_names(checkpoints._read_state(folder, abstract)).items():
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      leaf = jax.random.key_data(leaf)
+    values = np.asarray(leaf)
+    found.update(f"{name} {values.dtype} {values.shape}".encode())
+    found.update(values.tobytes())
+  print(step, found.hexdigest())
+
 
 if __name__ == "__main__":
-  workdir = pathlib.Path(sys.argv[1]).resolve()
-  step = checkpoints.steps(workdir)[-1]
-  folder = workdir / "checkpoints" / str(step)
-  found = hashlib.sha256()
-  with ocp.PyTreeCheckpointer() as reader:
-    tree = reader.restore(folder / "state")
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    values = np.asarray(leaf)
-    found.update(f"{jax.tree_util.keystr(path)} {values.dtype} {values.shape}".encode())
-    found.update(values.tobytes())
-  position = next((folder / "data").glob("*"))
-  found.update(position.read_bytes())
-  print(step, found.hexdigest())
+  main(pathlib.Path(sys.argv[1]).resolve())
