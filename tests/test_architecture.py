@@ -40,6 +40,7 @@ LAYERS = [
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
   "data": {"errors", "settings"},
+  "report": {"errors"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",

@@ -1,0 +1,122 @@
+"""What records measure: names, units, which way is better, and where each number lies in a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_NORMAL_95 = 1.96  # standard errors on either side
+
+
+class Measure(NamedTuple):
+  """A number that points can be compared by.
+
+  Attributes:
+    key: its name in the page's data.
+    label: for people.
+    unit: of the number; empty: a ratio or a share.
+    better: "higher", "lower" or "" where neither is.
+    paths: where it may lie in a record, dotted.
+    quality: whether it says how good a text is, and not what it costs.
+  """
+
+  key: str
+  label: str
+  unit: str
+  better: str
+  paths: tuple[str, ...]
+  quality: bool = False
+
+
+MEASURES = (
+  Measure("tpf", "tokens per forward", "", "higher", ("tpf", "tokens_per_forward")),
+  Measure("tokens_per_second", "tokens per second", "tokens/s", "higher", ("tokens_per_second",)),
+  Measure(
+    "speed_ratio", "speed, AR = 1", "", "higher", ("speed_over_ar", "speed_ratio", "ratio")
+  ),
+  Measure(
+    "seconds", "seconds per text", "s", "lower", ("seconds_per_sample", "seconds_per_text")
+  ),
+  Measure("forwards", "forwards per text", "", "lower", ("mean_nfe",)),
+  Measure("accuracy", "exact match", "", "higher", ("accuracy", "exact_match"), True),
+  Measure("judge_nll", "NLL under the judge", "nats/token", "lower", ("judge_nll",), True),
+  Measure(
+    "bits_per_character", "likelihood", "bits/character", "lower", ("bits_per_character",), True
+  ),
+  Measure("nats_per_residue", "likelihood", "nats/residue", "lower", ("nats_per_residue",), True),
+  Measure("bound", "bound", "nats/token", "lower", ("bound",), True),
+  Measure("spelling", "words spelled right", "", "higher", ("spelling",), True),
+  Measure("repetition", "4-grams seen before", "", "lower", ("repetition",), True),
+  Measure("distinct_2", "distinct 2-grams", "", "higher", ("distinct_2",), True),
+  Measure("entropy", "entropy", "nats/token", "", ("entropy",)),
+  Measure("ended", "texts that ended", "", "", ("ended",)),
+)
+
+
+class Value(NamedTuple):
+  """A number and the bounds that its record gives, if it does: see `_at`."""
+
+  value: float
+  low: float | None = None
+  high: float | None = None
+
+
+def number(value: Any) -> float | None:
+  """`value` as a float; None for anything that is no number."""
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  return float(value) if is_number and abs(value) < float("inf") else None
+
+
+def find(record: Mapping[str, Any], path: str) -> Any:
+  """What lies at a dotted path, or None."""
+  found: Any = record
+  for name in path.split("."):
+    found = found.get(name) if isinstance(found, Mapping) else None
+  return found
+
+
+def _at(record: Mapping[str, Any], path: str, quality: bool) -> Value | None:
+  """A number with its interval, with `NAME_low` and `NAME_high`, or with its standard error.
+
+  Of speeds those two are the slowest and the fastest repeat; of one repeat they say nothing.
+  """
+  found = find(record, path)
+  if isinstance(found, Mapping):  # an interval
+    middle = number(found.get("value", found.get("median", found.get("ratio"))))
+    bounds = number(found.get("low")), number(found.get("high"))
+    return None if middle is None else Value(middle, *bounds)
+  middle = number(found)
+  if middle is None:
+    return None
+  bounds = number(find(record, f"{path}_low")), number(find(record, f"{path}_high"))
+  error = number(find(record, f"{path}_stderr"))
+  error = number(find(record, "stderr")) if error is None and quality else error
+  if None in bounds and error is not None:
+    bounds = middle - _NORMAL_95 * error, middle + _NORMAL_95 * error
+  if bounds == (middle, middle):
+    bounds = None, None
+  return Value(middle, *bounds)
+
+
+def measured(record: Mapping[str, Any]) -> dict[str, Value]:
+  """key -> value, of every measure that a record has.
+
+  Samples of a fixed length say how many forwards one took: tokens per forward follow.
+  """
+  found = {}
+  for measure in MEASURES:
+    values = [v for path in measure.paths if (v := _at(record, path, measure.quality))]
+    if values:
+      found[measure.key] = values[0]
+  length = number(record.get("length")) or number(find(record, "settings.length"))
+  forwards = found["forwards"].value if "forwards" in found else number(record.get("nfe"))
+  if length and forwards and "tpf" not in found:
+    found["forwards"] = Value(forwards)
+    found["tpf"] = Value(length / forwards)
+  prompts = number(record.get("prompts"))
+  seconds = number(record.get("decode_seconds"))
+  if prompts and seconds is not None and "seconds" not in found:
+    found["seconds"] = Value(seconds / prompts)
+  if "seconds" in found and length and "tokens_per_second" not in found and found["seconds"].value:
+    found["tokens_per_second"] = Value(length / found["seconds"].value)
+  return found
