@@ -154,9 +154,13 @@ class Bench:
     self.model = load_pretrained(str(path))
     self.weights = record.fingerprint(self.model.params)
     eos_ids = self.model.generation.eos_ids
-    self._decoder = TimedDecoder(self.model.lm, from_flat({"max_tokens": MAX_TOKENS}).limits(eos_ids))
+    self._decoder = TimedDecoder(
+      self.model.lm, from_flat({"max_tokens": MAX_TOKENS}).limits(eos_ids)
+    )
 
-  def settings(self, model: Model, flat: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+  def settings(
+    self, model: Model, flat: dict[str, Any], args: argparse.Namespace
+  ) -> dict[str, Any]:
     """Everything the outcome depends on besides program and machine."""
     decoding = from_flat({**flat, "max_tokens": MAX_TOKENS})
     decoding = decoding.for_model(self.model.lm, self.model.generation)
@@ -185,7 +189,9 @@ class Bench:
 
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--runs", type=pathlib.Path, required=True, help="folder of the trained models")
+  parser.add_argument(
+    "--runs", type=pathlib.Path, required=True, help="folder of the trained models"
+  )
   parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines, gone on with")
   parser.add_argument("--count", type=int, default=300, help="exercises")
   parser.add_argument("--seed", type=int, default=0, help="of the exercises")

@@ -30,7 +30,8 @@ def main(argv: list[str]) -> int:
     if path:
       written[path] = as_text(found)
   for path, text in written.items():
-    write_atomically(path, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+    as_bytes = text.encode("utf-8", "replace")  # halves of surrogate pairs are no text
+    write_atomically(path, lambda file, as_bytes=as_bytes: file.write(as_bytes))  # type: ignore[misc]
   count = sum(len(file.records) for file in files)
   print(f"{count:,} records of {len(files)} files: {', '.join(written)}")
   for file in files:

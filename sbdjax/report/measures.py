@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,12 +32,8 @@ class Measure(NamedTuple):
 MEASURES = (
   Measure("tpf", "tokens per forward", "", "higher", ("tpf", "tokens_per_forward")),
   Measure("tokens_per_second", "tokens per second", "tokens/s", "higher", ("tokens_per_second",)),
-  Measure(
-    "speed_ratio", "speed, AR = 1", "", "higher", ("speed_over_ar", "speed_ratio", "ratio")
-  ),
-  Measure(
-    "seconds", "seconds per text", "s", "lower", ("seconds_per_sample", "seconds_per_text")
-  ),
+  Measure("speed_ratio", "speed, AR = 1", "", "higher", ("speed_over_ar", "speed_ratio", "ratio")),
+  Measure("seconds", "seconds per text", "s", "lower", ("seconds_per_sample", "seconds_per_text")),
   Measure("forwards", "forwards per text", "", "lower", ("mean_nfe",)),
   Measure("accuracy", "exact match", "", "higher", ("accuracy", "exact_match"), True),
   Measure("judge_nll", "NLL under the judge", "nats/token", "lower", ("judge_nll",), True),
@@ -64,7 +61,7 @@ class Value(NamedTuple):
 def number(value: Any) -> float | None:
   """`value` as a float; None for anything that is no number."""
   is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  return float(value) if is_number and abs(value) < float("inf") else None
+  return float(value) if is_number and abs(value) <= sys.float_info.max else None
 
 
 def find(record: Mapping[str, Any], path: str) -> Any:
@@ -105,7 +102,10 @@ def measured(record: Mapping[str, Any]) -> dict[str, Value]:
   """
   found = {}
   for measure in MEASURES:
-    values = [v for path in measure.paths if (v := _at(record, path, measure.quality))]
+    values = [_at(record, path, measure.quality) for path in measure.paths]
+    values = [v for v in values if v is not None]
+    if measure.key == "speed_ratio":  # a ratio without bounds may be of anything
+      values = [v for v in values if v.low is not None]
     if values:
       found[measure.key] = values[0]
   length = number(record.get("length")) or number(find(record, "settings.length"))

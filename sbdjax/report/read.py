@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,16 @@ Record = dict[str, Any]
 
 METRICS, CONFIG, ENVIRONMENT = "metrics.jsonl", "config.json", "env.json"
 # What every record says of program and machine (`evals.record.provenance`).
-ABOUT = ("device", "devices", "cpus", "processes", "git_commit", "git_modified", "packages", "python")
+ABOUT = (
+  "device",
+  "devices",
+  "cpus",
+  "processes",
+  "git_commit",
+  "git_modified",
+  "packages",
+  "python",
+)
 ABOUT += ("platform", "versions")
 _LARGEST = 256 << 20  # bytes of a file that is opened
 _SKIPPED = {"checkpoints", "node_modules", "__pycache__"}
@@ -97,8 +107,13 @@ def _open(path: pathlib.Path) -> File:
 
 
 def parse(text: str) -> Any:
-  """JSON; numbers that are none (NaN, Infinity) become text. Raises ValueError."""
-  return json.loads(text, parse_constant=str)
+  """JSON; numbers that are none, or too large for one, become text. Raises ValueError."""
+  return json.loads(text, parse_constant=str, parse_float=_float)
+
+
+def _float(text: str) -> float | str:
+  value = float(text)
+  return value if math.isfinite(value) else text
 
 
 def _lines(text: str) -> tuple[list[Record], str]:

@@ -221,7 +221,9 @@ def texts(files: Sequence[File]) -> list[Text]:
       for key in ("texts", "examples"):
         listed = record.get(key)
         for at, item in enumerate(listed if isinstance(listed, list) else ()):
-          if isinstance(item, str) or isinstance(item, Mapping) and isinstance(item.get("text"), str):
+          if (
+            isinstance(item, str) or isinstance(item, Mapping) and isinstance(item.get("text"), str)
+          ):
             found.append(Text(f, r, key, at))
   return found
 

@@ -122,5 +122,7 @@ def test_the_name_is_taken_and_fields_are_checked():
 
 
 def test_flags_reach_its_fields():
-  config = load_config("preset:stories_exercises", {"data.count": "7"}, lambda c: {"data": DataConfig})
+  config = load_config(
+    "preset:stories_exercises", {"data.count": "7"}, lambda c: {"data": DataConfig}
+  )
   assert config.data.count == 7

@@ -2,9 +2,9 @@
 // shows everything again. Made for tens of thousands of points.
 
 class Plot {
-  // settings: {x, y: labels, height, bare: no markers on lines, picked(point)}
+  // settings: {x, y: labels, height, bare: no markers on lines, longest: line that is drawn, picked(point)}
   constructor(settings) {
-    this.settings = Object.assign({ height: 340 }, settings);
+    this.settings = Object.assign({ height: 340, longest: 100 }, settings);
     this.series = [];
     this.hidden = new Set();
     this.view = null;
@@ -84,8 +84,8 @@ class Plot {
     for (const s of visible) {
       c.strokeStyle = c.fillStyle = s.colour;
       if (s.level !== undefined) { c.setLineDash([6, 4]); c.lineWidth = 1.2; line(c, box.left, py(s.level), box.right, py(s.level)); c.setLineDash([]); }
-      if (s.joined && s.points.length > 1) {
-        c.lineWidth = count > 2000 ? 0.6 : 1.6;
+      if (s.joined && s.points.length > 1 && s.points.length <= this.settings.longest) {
+        c.lineWidth = 1.6;
         c.beginPath();
         s.points.forEach((p, i) => (i ? c.lineTo(px(p.x), py(p.y)) : c.moveTo(px(p.x), py(p.y))));
         c.stroke();
@@ -98,7 +98,9 @@ class Plot {
         }
         c.globalAlpha = 1;
       }
+      c.globalAlpha = count > 2000 ? 0.6 : 1;
       if (!this.settings.bare || s.points.length === 1) for (const p of s.points) marker(c, s.marker, px(p.x), py(p.y), size);
+      c.globalAlpha = 1;
     }
     c.restore();
     if (!count) { c.fillStyle = "#5b6675"; c.fillText("nothing to draw here", (box.left + box.right) / 2, (box.top + box.bottom) / 2); }

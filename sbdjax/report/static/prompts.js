@@ -16,8 +16,8 @@ function sectionPrompts() {
   const node = bodyOf("prompts"), found = [];
   DATA.files.forEach((file, f) => file.records.forEach((record, r) => {
     if (record.each && typeof record.each === "object" && !Array.isArray(record.each)) {
-      const each = numbersOf(record.each), size = Math.max(0, ...Object.values(each).map((v) => v.length));
-      if (size) found.push({ f, r, each, size, name: nameOf(f, r) });
+      const size = Math.max(0, ...Object.values(record.each).map((v) => (Array.isArray(v) ? v.length : 0)));
+      if (size) found.push({ f, r, size, get each() { return numbersOf(record.each); } });
     }
   }));
   if (found.length < 2) return put(node, el("p", { className: "faint" }, "No two records here hold numbers of single prompts (a field `each`)."));
@@ -41,9 +41,9 @@ function sectionPrompts() {
   const values = (item, metric) => (metric.startsWith("each.") ? item.each[metric.slice(5)] : PER_PROMPT[metric][1](item.each));
 
   function update() {
-    const items = groups.get(state.group), a = items[state.a], b = items[state.b], metrics = choices(a, b);
+    const items = groups.get(state.group), [a, b] = [items[state.a], items[state.b]].map((x) => ({ each: x.each })), metrics = choices(a, b);
     if (!metrics.some((m) => m[0] === state.metric)) state.metric = metrics.length ? metrics[0][0] : null;
-    const names = items.map((item, i) => [i, item.name]);
+    const names = items.map((item, i) => [i, i < 500 ? nameOf(item.f, item.r) : ""]);
     put(controls,
       choose("records", usable.map(([k, list]) => [k, `${DATA.files[list[0].f].path} (${list.length} records, ${list[0].size} prompts)`]), state.group, (v) => { state.group = v; state.a = 0; state.b = 1; update(); }),
       choose("what", names, state.b, (v) => { state.b = Number(v); update(); }),

@@ -4,6 +4,7 @@ function sectionCurves() {
   const node = bodyOf("curves"), metrics = new Map();
   for (const c of DATA.curves) {
     const key = c.metric + (c.unit ? ` (${c.unit})` : "");
+    if (!c.values.some(isNumber)) continue;
     if (!metrics.has(key)) metrics.set(key, []);
     metrics.get(key).push(c);
   }
@@ -27,7 +28,7 @@ function sectionCurves() {
         joined: true,
         points: c.steps.map((x, k) => ({ x, y: c.values[k], text: `step ${shown(x)}: ${shown(c.values[k])}` })).filter((p) => isNumber(p.y)),
       }, styleOf(i)));
-      const plot = new Plot({ height: 240, x: "step", y: name, bare: true });
+      const plot = new Plot({ height: 240, x: "step", y: name, bare: true, longest: Infinity });
       plot.show(series);
       return el("div", {}, plot.node, legend(series, [plot]));
     });
@@ -56,7 +57,7 @@ function nameOf(f, r) {
   const label = [inside(s.sweep, "label"), inside(s.model, "label"), s.label, record.run, record.method, record.label, record.training, record.checkpoint, record.name, record.bench].find((x) => typeof x === "string" && x);
   const d = [s.decoder, record.decoder, s].find((x) => x && typeof x === "object" && typeof x.name === "string");
   const skip = ["name", "max_tokens", "temperature"];
-  const settings = d ? [d.name, ...Object.entries(d).filter(([k, v]) => !skip.includes(k) && (isNumber(v) || typeof v === "string")).slice(0, 5).map(([k, v]) => `${k}=${v}`)].join(" ") : typeof record.decoder === "string" ? record.decoder : "";
+  const settings = d ? [d.name, ...Object.entries(d).filter(([k, v]) => !skip.includes(k) && (isNumber(v) || typeof v === "string")).slice(0, 5).map(([k, v]) => `${k}=${shown(v)}`)].join(" ") : typeof record.decoder === "string" ? record.decoder : "";
   return [label, settings].filter(Boolean).join(": ") || `record ${r + 1}`;
 }
 

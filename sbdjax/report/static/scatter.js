@@ -70,7 +70,7 @@ function sectionSpeed() {
     put(keysNode, legend(shownSeries, plots));
     note.textContent = `${list.filter((i) => has(state.y, i)).length} of ${list.length} points have this measure. Bars: the records' own 95 % intervals; of seconds also slowest and fastest repeat. Dashed: AR. Drag to zoom, double click to see everything; a click on a point shows its record.`;
     const columns = usable.filter((k) => k !== "ended");
-    const lines = list.map((i) => [P.series[P.of[i]], P.note[i], ...columns.map((k) => has(k, i) ? { sort: P.value[k][i], text: interval(P.value[k][i], P.low[k][i], P.high[k][i]) } : "")]);
+    const lines = list.map((i) => [P.series[P.of[i]], P.note[i], ...columns.map((k) => has(k, i) ? { sort: P.value[k][i], low: P.low[k][i], high: P.high[k][i] } : "")]);
     const heads = ["series", "setting", ...columns.map((k) => measureOf(k).label + (measureOf(k).unit ? ` (${measureOf(k).unit})` : ""))];
     put(tableNode, table(heads, lines, { limit: 30, numeric: heads.map((_, i) => i).slice(2), picked: (line) => showRecord(P.file[list[line]], P.record[list[line]]) }));
   }

@@ -57,15 +57,18 @@ function axisLabel(key) {
   return m.label + unit + better;
 }
 
-// A labelled select; `choices` are [value, text]. Values are indices or keys of ours.
+// A labelled select; `choices` are [value, text]. Values are indices or keys of ours. Of very many the
+// first are offered, and said to be.
 function choose(label, choices, value, changed) {
-  const select = el("select", { onchange: () => changed(select.value) });
-  for (const [key, text] of choices) select.append(el("option", { value: String(key) }, text));
+  const most = 500, select = el("select", { onchange: () => changed(select.value) });
+  for (const [key, text] of choices.slice(0, most)) select.append(el("option", { value: String(key) }, text));
+  if (choices.length > most) label += ` (the first ${most} of ${choices.length})`;
   select.value = String(value);
   return el("label", {}, label, select);
 }
 
-// A table that sorts by its heads and shows `limit` lines until asked for more.
+// A table that sorts by its heads and shows `limit` lines until asked for more. A cell is a value, or
+// {sort, low, high}: a number with its bounds.
 function table(heads, lines, settings) {
   const { limit = 100, picked = null, numeric = [], long = [] } = settings || {};
   let shownLines = limit, order = null, ascending = true, by = -1;
@@ -78,7 +81,7 @@ function table(heads, lines, settings) {
   function sort(i) {
     ascending = by === i ? !ascending : true;
     by = i;
-    const key = (line) => (line[i] && typeof line[i] === "object" ? line[i].sort : line[i]);
+    const key = (line) => (line[i] && typeof line[i] === "object" && !Array.isArray(line[i]) ? line[i].sort : line[i]);
     const sign = ascending ? 1 : -1;
     order = lines.map((_, at) => at).sort((a, b) => {
       const [x, y] = [key(lines[a]), key(lines[b])];
@@ -95,7 +98,7 @@ function table(heads, lines, settings) {
       const row = el("tr", picked ? { className: "pick", tabIndex: 0, onclick: () => picked(i) } : {});
       if (picked) row.addEventListener("keydown", (e) => { if (e.key === "Enter") picked(i); });
       lines[i].forEach((value, c) => {
-        const text = value && typeof value === "object" ? value.text : cell(value);
+        const text = value && typeof value === "object" && !Array.isArray(value) ? interval(value.sort, value.low, value.high) : cell(value);
         const kind = numeric.includes(c) ? "number" : long.includes(c) || text.length > 60 ? "long" : "";
         row.append(el("td", { className: kind }, text));
       });
