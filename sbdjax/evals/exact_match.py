@@ -86,8 +86,4 @@ def by_kind(exercises: Sequence[Exercise], correct: Sequence[bool]) -> dict[str,
 
 def pieces_of(tokenizer: Tokenizer, result: Result) -> list[str]:
   """What each token adds to the text after the prompt; together `text_of`."""
-  stream = tokenizer.stream()
-  for token in result.prompt_tokens:
-    stream.push(token)
-  pieces = [stream.push(token) for token in result.text_tokens]
-  return [*pieces[:-1], pieces[-1] + stream.finish()] if pieces else []
+  return prompting.pieces_after(tokenizer, result.prompt_tokens, result.text_tokens)

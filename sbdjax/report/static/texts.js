@@ -21,7 +21,7 @@ function sectionTexts() {
   put(node, controls, slider, panels);
 
   function steps(entry) {
-    const order = entry.reveal_step;
+    const whole = entry.reveal_step, order = Array.isArray(whole) && Array.isArray(entry.pieces) ? whole.slice(0, entry.pieces.length) : whole;
     return Array.isArray(order) && order.length && order.every(isNumber) ? order : null;
   }
 
@@ -31,7 +31,7 @@ function sectionTexts() {
     const box = el("div", { className: "text" }), order = steps(e);
     box.append(el("span", { className: "given" }, prompt));
     const pieces = Array.isArray(e.pieces) && e.pieces.every((p) => typeof p === "string") ? e.pieces : null;
-    if (pieces && order) {
+    if (pieces && order && order.length === pieces.length) {
       const last = Math.max(...order, 1);
       pieces.forEach((piece, i) => {
         const at = order[i], token = el("span", { className: "token", title: `token ${i + 1}, step ${at + 1}` }, piece);
