@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _NORMAL_95 = 1.96  # standard errors on either side
@@ -95,10 +96,49 @@ def _at(record: Mapping[str, Any], path: str, quality: bool) -> Value | None:
   return Value(middle, *bounds)
 
 
+def ratio_of_sums(over: Sequence[float], under: Sequence[float]) -> Value | None:
+  """Sum / sum over texts with its linearised 95 % interval (Cochran 1977, equation 2.46).
+
+  Texts are what varies: the error is that of the mean of over - ratio * under. None where the lists
+  are of different lengths or sum to 0; without bounds for less than two texts.
+  """
+  total, count = sum(under), len(under)
+  if len(over) != count or not total:
+    return None
+  ratio = sum(over) / total
+  if count < 2:
+    return Value(ratio)
+  squares = sum((a - ratio * b) ** 2 for a, b in zip(over, under, strict=True))
+  error = math.sqrt(squares * count / (count - 1)) / abs(total)
+  return Value(ratio, ratio - _NORMAL_95 * error, ratio + _NORMAL_95 * error)
+
+
+# Measure -> what it is the ratio of, among the sums of single texts (`each`); of several names the
+# first that is there.
+_RATIOS = {
+  "tpf": (("tokens", "valid"), ("nfe",)),
+  "tokens_per_second": (("tokens", "valid"), ("decode_seconds", "seconds")),
+  "judge_nll": (("judge_nll",), ("tokens", "valid")),
+  "repetition": (("repeated",), ("ngrams",)),
+}
+
+
+def _of_texts(each: Mapping[str, Any], key: str) -> Value | None:
+  """A measure from the sums of single texts."""
+  columns = []
+  for names in _RATIOS[key]:
+    lists = [each[name] for name in names if isinstance(each.get(name), list)]
+    if not lists or None in (values := [number(x) for x in lists[0]]):
+      return None
+    columns.append(values)
+  return ratio_of_sums(*columns)  # type: ignore[arg-type]
+
+
 def measured(record: Mapping[str, Any]) -> dict[str, Value]:
   """key -> value, of every measure that a record has.
 
-  Samples of a fixed length say how many forwards one took: tokens per forward follow.
+  Where it has no bounds but the sums of every text, they follow from those. Samples of a fixed length
+  say how many forwards one took: tokens per forward follow.
   """
   found = {}
   for measure in MEASURES:
@@ -108,6 +148,12 @@ def measured(record: Mapping[str, Any]) -> dict[str, Value]:
       values = [v for v in values if v.low is not None]
     if values:
       found[measure.key] = values[0]
+  each = record.get("each")
+  for key in _RATIOS if isinstance(each, Mapping) else ():
+    counted = _of_texts(each, key)
+    recorded = found.get(key)
+    if counted and (recorded is None or recorded.low is None):
+      found[key] = counted if recorded is None else counted._replace(value=recorded.value)
   length = number(record.get("length")) or number(find(record, "settings.length"))
   forwards = found["forwards"].value if "forwards" in found else number(record.get("nfe"))
   if length and forwards and "tpf" not in found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from sbdjax.report import measures
@@ -82,12 +83,52 @@ class Text(NamedTuple):
 def points(files: Sequence[File]) -> list[Point]:
   """Every record, and part of one, that measures something; training curves apart."""
   found = []
+  speeds = _speeds(files)
   for f, file in enumerate(files):
+    folder = file.path.rpartition("/")[0]
     for r, record in enumerate(file.records):
       if file.run or is_curve(record):
         continue
-      found += [_point(f, r, of, part) for of, part in _parts(file.path, record)]
+      for of, part in _parts(file.path, record):
+        timed = speeds.get((folder, _identity(part)))
+        point = _point(f, r, of, part)
+        if timed is not None and point.values and "tokens_per_second" not in point.values:
+          point.values["tokens_per_second"] = timed
+        found.append(point)
   return [point for point in found if point.values]
+
+
+def _speeds(files: Sequence[File]) -> dict[tuple[str, str], Value]:
+  """(folder, `_identity`) -> tokens/s, of the last timing run of each folder (`evals.speeds`)."""
+  found = {}
+  for file in files:
+    for record in file.records:
+      listed = record.get("points")
+      for timed in listed if isinstance(listed, list) else ():
+        speed = _speed(timed) if isinstance(timed, Mapping) else None
+        if speed is not None:
+          found[file.path.rpartition("/")[0], _identity(timed)] = speed
+  return found
+
+
+def _speed(timed: Record) -> Value | None:
+  """Tokens/s of a point timed in turns: the tokens of each batch, its seconds of each turn."""
+  tokens, turns = timed.get("tokens"), timed.get("seconds")
+  if not isinstance(tokens, list) or not isinstance(turns, list) or not turns:
+    return None
+  if not all(isinstance(turn, list) and len(turn) == len(tokens) for turn in turns):
+    return None
+  if any(measures.number(x) is None for turn in (tokens, *turns) for x in turn):
+    return None
+  return measures.ratio_of_sums(tokens, [median(batch) for batch in zip(*turns, strict=True)])
+
+
+def _identity(record: Record) -> str:
+  """Tells a point of a sweep from the others: model, adapter and method."""
+  names = ("sweep.checkpoint", "sweep.adapter", "weights_crc32", "decoder")
+  return json.dumps(
+    [measures.find(record, f"settings.{name}") or "" for name in names], sort_keys=True
+  )
 
 
 def _parts(path: str, record: Record) -> Iterator[tuple[str, Record]]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from sbdjax.cli import report
@@ -180,6 +181,42 @@ def test_values_and_their_bounds():
   # One repeat has no bounds.
   one = record(tokens_per_second_low=100.0, tokens_per_second_high=100.0)
   assert measures.measured(one)["tokens_per_second"] == (100.0, None, None)
+
+
+def test_bounds_follow_from_the_sums_of_texts():
+  rng = np.random.default_rng(0)
+  nfe = rng.integers(20, 100, 300)
+  tokens = (nfe * rng.uniform(1, 3, 300)).astype(int)
+  each = {"tokens": tokens.tolist(), "nfe": nfe.tolist(), "judge_nll": [1.0] * 300}
+  found = measures.measured(record(tpf=float(tokens.sum() / nfe.sum()), each=each))["tpf"]
+  # Against a bootstrap over texts.
+  at = rng.integers(0, 300, (4000, 300))
+  low, high = np.quantile(tokens[at].sum(1) / nfe[at].sum(1), [0.025, 0.975])
+  assert found.value == tokens.sum() / nfe.sum()
+  assert found.low == pytest.approx(low, abs=0.01) and found.high == pytest.approx(high, abs=0.01)
+  # Bounds that a record has are not replaced, and damaged lists are not read.
+  own = {"value": 2.0, "low": 1.9, "high": 2.1}
+  assert measures.measured({"tpf": own, "each": each})["tpf"] == (2.0, 1.9, 2.1)
+  for wrong in ({"tokens": [1], "nfe": [1, 2]}, {"tokens": ["x"], "nfe": [1]}, {"nfe": [0, 0]}):
+    assert measures.measured({"tpf": 2.0, "each": wrong})["tpf"] == (2.0, None, None)
+
+
+def test_speeds_of_a_sweep_are_joined_to_its_points():
+  point = {k: v for k, v in record().items() if k != "tokens_per_second"}
+  other = {"settings": {"sweep": {"label": "x"}, "decoder": {"name": "ar"}}, "tpf": 1.0}
+  timed = {
+    "tokens": [10, 20],
+    "seconds": [[1.0, 3.0], [2.0, 2.0], [1.5, 9.0]],
+    "prefill_seconds": [],
+  }
+  speeds = {"settings": {"repeats": 3}, "points": [{"settings": point["settings"], **timed}]}
+  files = [read.File("a/points.jsonl", [point, other]), read.File("a/speeds.jsonl", [speeds])]
+  found = rows.points(files)
+  assert found[0].values["tokens_per_second"].value == 30 / (1.5 + 3.0)
+  assert [p.of for p in found] == ["a/points.jsonl"] * 2
+  assert "tokens_per_second" not in found[1].values
+  elsewhere = [files[0], read.File("b/speeds.jsonl", [speeds])]
+  assert "tokens_per_second" not in rows.points(elsewhere)[0].values
 
 
 def test_series_differ_in_what_their_settings_differ_in():

@@ -68,7 +68,7 @@ function sectionSpeed() {
     plots[1].node.hidden = state.x2 === state.x1;
     const shownSeries = [...drawn].map((name) => Object.assign({ name }, styles.get(name)));
     put(keysNode, legend(shownSeries, plots));
-    note.textContent = `${list.filter((i) => has(state.y, i)).length} of ${list.length} points have this measure. Bars: the records' own 95 % intervals; of seconds also slowest and fastest repeat. Dashed: AR. Drag to zoom, double click to see everything; a click on a point shows its record.`;
+    note.textContent = `${list.filter((i) => has(state.y, i)).length} of ${list.length} points have this measure. Bars: 95 % intervals, recorded or from the sums of every text; of tokens/s also the slowest and fastest repeat. Dashed: AR. Drag to zoom, double click to see everything; a click on a point shows its record.`;
     const columns = usable.filter((k) => k !== "ended");
     const lines = list.map((i) => [P.series[P.of[i]], P.note[i], ...columns.map((k) => has(k, i) ? { sort: P.value[k][i], low: P.low[k][i], high: P.high[k][i] } : "")]);
     const heads = ["series", "setting", ...columns.map((k) => measureOf(k).label + (measureOf(k).unit ? ` (${measureOf(k).unit})` : ""))];
