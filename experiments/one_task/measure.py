@@ -23,7 +23,7 @@ import jax
 from sbdjax.bench.timing import Pass, TimedDecoder, summarise
 from sbdjax.data.exercises import Exercise, exercises
 from sbdjax.decode.decoding import from_flat
-from sbdjax.evals import exact_match, record
+from sbdjax.evals import exact_match, record, reveal_order
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 MAX_TOKENS = 64
@@ -107,7 +107,8 @@ def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[
   """Accuracy and cost of one point; of the first few texts, the tokens and when they were revealed.
 
   `nfe` is without the prompts' own forwards, `tpf` is tokens / nfe, `tokens_per_second` the median
-  over passes of the loops alone, `each` a list a field over the exercises, in order.
+  over passes of the loops alone, `errors` says what kind of tokens are wrong (`evals.reveal_order`),
+  `each` holds a list a field over the exercises, in order.
   """
   tokenizer, results = model.need_tokenizer(), passes[0].results
   correct = exact_match.score(tokenizer, asked, results)
@@ -127,6 +128,11 @@ def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[
     "tokens_per_second_high": speed.high,
     "decode_seconds": summarise([p.decode_seconds for p in passes]).median,
     "ended": sum(r.finish == "eos" for r in results) / len(results),
+    "errors": reveal_order.count(
+      [r.text_tokens for r in results],
+      exact_match.responses(tokenizer, asked),
+      [r.reveal_step[: r.valid] for r in results],
+    ),
     "each": {
       "correct": [int(right) for right in correct],
       "tokens": [r.valid for r in results],

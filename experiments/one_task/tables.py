@@ -103,6 +103,33 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
   return Table(title, heads, lines)
 
 
+def errors(points: Sequence[Point], records: Sequence[Record]) -> Table:
+  """What kind of tokens are wrong, by how many to the left were masked when they were revealed."""
+  lefts = ((0, 0), (1, 1), (2, 3), (4, 99))
+  names = [
+    f"{a} masked" if a == b else f"{a} to {b}" if b < 99 else f"{a} and more" for a, b in lefts
+  ]
+  lines = []
+  for name, point in zip(rows.series(points), points, strict=True):
+    found = records[point.record]["errors"]
+    by_left = {int(k): v for k, v in found["by_masked_left"].items()}
+    every = list(by_left.values())
+    total = sum(v["tokens"] for v in every)
+    share = lambda n, of: f"{n / of:.1%}" if of else ""
+    wrong = lambda v: v["substituted"] + v["inserted"]
+    cells = [share(sum(v[kind] for v in every), total) for kind in ("substituted", "inserted")]
+    cells.append(share(found["deleted"], total))
+    for a, b in lefts:
+      some = [v for k, v in by_left.items() if a <= k <= b]
+      cells.append(share(sum(map(wrong, some)), sum(v["tokens"] for v in some)))
+    lines.append([name, rows.annotation(point.decoder), *cells])
+  heads = ["series", "setting", "substituted", "inserted", "left out", *names]
+  title = (
+    "Wrong tokens, of all and by how many to the left were still masked when they were revealed"
+  )
+  return Table(title, heads, lines)
+
+
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--points", required=True, help="points.jsonl of measure.py")
@@ -112,7 +139,7 @@ def main(argv: list[str] | None = None) -> int:
   (file,) = collect([args.points])
   points = rows.points([File("Every point", file.records)])
   draw(points, args.out / "one_task.png")
-  found = [fastest(points, file.records), *tables.of_points(points)]
+  found = [fastest(points, file.records), *tables.of_points(points), errors(points, file.records)]
   for name, text in (("tables.md", tables.markdown(found)), ("tables.tex", tables.latex(found))):
     write_atomically(args.out / name, lambda file, text=text: file.write(text.encode()))
   print(json.dumps({"points": len(points), "written": ["one_task.png", "tables.md", "tables.tex"]}))

@@ -42,6 +42,13 @@ def encode(tokenizer: Tokenizer, exercises: Sequence[Exercise]) -> list[list[int
   return [tokenizer.encode(e.prompt, bos=True) for e in exercises]
 
 
+def responses(tokenizer: Tokenizer, exercises: Sequence[Exercise]) -> list[list[int]]:
+  """The right responses as in training, with eos."""
+  end = tokenizer.encode("", eos=True)
+  found = tokenizer.encode_batch([e.response for e in exercises], continues=True)
+  return [[*ids.tolist(), *end] for ids in found]
+
+
 def is_correct(exercise: Exercise, text: str, ended: bool = True) -> bool:
   """Whether the answer in `text` is that of the exercise.
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sbdjax.data.exercise_source import Exercises
 from sbdjax.data.exercises import exercises
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.decode.generate import Result
@@ -30,6 +31,19 @@ def test_what_counts_is_the_answer():
   assert not any(exact_match.score(TOKENIZER, asked, wrong))
   cut = [r.__class__(**{**r.__dict__, "finish": "length"}) for r in right]
   assert not any(exact_match.score(TOKENIZER, asked, cut))
+
+
+def test_responses_are_what_training_learns():
+  asked = exercises("train", 5)
+  corpus = Exercises(count=5).load("train", TOKENIZER)
+  for ids, start, length, given in zip(
+    exact_match.responses(TOKENIZER, asked),
+    corpus.starts,
+    corpus.lengths,
+    corpus.prompt_lengths,
+    strict=True,
+  ):
+    assert corpus.tokens[start + given : start + length].tolist() == ids
 
 
 def test_shares():

@@ -48,10 +48,21 @@ def test_what_is_recorded_of_a_point():
   assert found["accuracy"]["value"] == 0.8 and found["by_kind"]["date"] == 0.0
   assert found["each"]["correct"] == [1, 1, 1, 1, 0] and found["tpf"] == tokens / 20
   assert found["tokens_per_second_high"] == tokens / 2.0 and found["decode_seconds"] == 3.0
+  first = found["errors"]["by_masked_left"]["0"]
+  assert first["tokens"] == tokens and first["substituted"] + first["inserted"] > 0
   shown = found["texts"][0]
   assert "".join(shown["pieces"]) == shown["text"] == asked[0].response
   assert len(shown["pieces"]) == len(shown["reveal_step"]) == results[0].valid
   json.dumps(found, allow_nan=False)
+
+
+ERRORS = {
+  "deleted": 5,
+  "by_masked_left": {
+    "0": {"tokens": 60, "substituted": 6, "inserted": 0},
+    "2": {"tokens": 40, "substituted": 4, "inserted": 6},
+  },
+}
 
 
 def fake(label, decoder, accuracy, tpf):
@@ -59,7 +70,7 @@ def fake(label, decoder, accuracy, tpf):
   interval = {"value": accuracy, "low": accuracy - 0.05, "high": accuracy + 0.05}
   settings = {"model": {"label": label}, "decoder": {"max_tokens": 64, **decoder}}
   return {"settings": settings, "accuracy": interval, "tpf": tpf, "by_kind": kinds} | {
-    "tokens_per_second": 100.0, "prompts": 20
+    "tokens_per_second": 100.0, "prompts": 20, "errors": ERRORS
   }  # fmt: skip
 
 
@@ -76,6 +87,9 @@ def test_the_fastest_that_is_as_good(tmp_path):
     ["ar", ""], ["sbd eb_entropy", "gamma=0.2"], ["jacobi", "none"]
   ]  # fmt: skip
   assert table.lines[1][2:4] == ["1.8", "0.785 [0.735, 0.835]"] and table.lines[1][-1] == "78%"
+  assert module.errors(points, records).lines[0] == [
+    "ar", "", "10.0%", "6.0%", "5.0%", "10.0%", "", "25.0%", ""
+  ]  # fmt: skip
   path = tmp_path / "points.jsonl"
   path.write_text("".join(json.dumps(r) + "\n" for r in records))
   assert module.main([f"--points={path}", f"--out={tmp_path}"]) == 0
