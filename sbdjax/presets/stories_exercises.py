@@ -43,7 +43,7 @@ BASE: dict[str, Any] = dict(
     clip_norm=1.0,
   ),
   train=dict(
-    steps=1500,
+    steps=1200,
     batch_size=16,
     log_every=50,
     eval_every=500,

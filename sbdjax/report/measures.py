@@ -140,16 +140,17 @@ def measured(record: Mapping[str, Any]) -> dict[str, Value]:
   Where it has no bounds but the sums of every text, they follow from those. Samples of a fixed length
   say how many forwards one took: tokens per forward follow.
   """
-  found = {}
+  found: dict[str, Value] = {}
   for measure in MEASURES:
-    values = [_at(record, path, measure.quality) for path in measure.paths]
-    values = [v for v in values if v is not None]
+    all_values = (_at(record, path, measure.quality) for path in measure.paths)
+    values = [v for v in all_values if v is not None]
     if measure.key == "speed_ratio":  # a ratio without bounds may be of anything
       values = [v for v in values if v.low is not None]
     if values:
       found[measure.key] = values[0]
   each = record.get("each")
-  for key in _RATIOS if isinstance(each, Mapping) else ():
+  each = each if isinstance(each, Mapping) else {}
+  for key in _RATIOS:
     counted = _of_texts(each, key)
     recorded = found.get(key)
     if counted and (recorded is None or recorded.low is None):

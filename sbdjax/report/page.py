@@ -21,7 +21,7 @@ from sbdjax.report.read import ABOUT, File, Record, environment
 
 _STATIC = pathlib.Path(__file__).parent / "static"
 _PROGRAMS = ("util.js", "plot.js", "scatter.js", "prompts.js", "texts.js", "records.js", "main.js")
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def build(files: Sequence[File], title: str) -> str:
@@ -57,7 +57,7 @@ def _policy(program: str, style: str) -> str:
 def as_script(value: Any) -> str:
   """JSON that can stand inside a script element, all of it ASCII."""
   text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-  return text.translate(str.maketrans(_ESCAPES))
+  return text.translate(_ESCAPES)
 
 
 def data(files: Sequence[File]) -> dict[str, Any]:

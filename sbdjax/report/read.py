@@ -24,8 +24,9 @@ ABOUT = (
   "git_modified",
   "packages",
   "python",
+  "platform",
+  "versions",
 )
-ABOUT += ("platform", "versions")
 _LARGEST = 256 << 20  # bytes of a file that is opened
 _SKIPPED = {"checkpoints", "node_modules", "__pycache__"}
 

@@ -111,7 +111,7 @@ def _speeds(files: Sequence[File]) -> dict[tuple[str, str], Value]:
   return found
 
 
-def _speed(timed: Record) -> Value | None:
+def _speed(timed: Mapping[str, Any]) -> Value | None:
   """Tokens/s of a point timed in turns: the tokens of each batch, its seconds of each turn."""
   tokens, turns = timed.get("tokens"), timed.get("seconds")
   if not isinstance(tokens, list) or not isinstance(turns, list) or not turns:
