@@ -43,23 +43,28 @@ def test_answers_are_right(split):
     assert exercise.answer == final(exercise.response)
 
 
-def test_steps_of_sums_are_right():
-  for exercise in exercises("train", 400, kinds=("add", "subtract", "date")):
+def test_steps_are_right_and_lead_to_the_answer():
+  for exercise in exercises("train", 600, kinds=("add", "subtract", "date")):
+    found = []
     for step in exercise.response.rpartition(":")[0].split(","):
       left, right = step.split("=")
       assert eval(left) == int(right), exercise  # numbers and signs of our own making
+      found.append(int(right))
+    if exercise.kind == "date":
+      assert exercise.answer.endswith(f" {found[-1]}")
+    else:
+      ones, tens = found
+      assert 0 <= ones and 10 * tens + ones % 10 == int(exercise.answer), exercise
 
 
 def test_splits_share_neither_words_nor_problems():
   drawn = {split: exercises(split, 3000) for split in SPLITS}
-  for attribute in ("template", "prompt"):
-    seen = [{(e.kind, getattr(e, attribute)) for e in drawn[split]} for split in SPLITS]
-    assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
-  # Problems whatever the words: here the answer with its steps, which are those of the operands.
-  for kind in ("add", "subtract", "copy"):
-    seen = [{e.response for e in drawn[split] if e.kind == kind} for split in SPLITS]
-    if kind == "copy":
-      assert not seen[0] & seen[2] and not seen[0] & seen[1]
+  # The steps of these kinds say what the operands were, whatever the words.
+  kinds = ("add", "subtract", "date")
+  of_kind = lambda split, value: {value(e) for e in drawn[split] if e.kind in kinds}
+  for value in (lambda e: (e.kind, e.template), lambda e: (e.kind, e.response)):
+    train, validation, test = (of_kind(split, value) for split in SPLITS)
+    assert not train & validation and not train & test and not validation & test
   for kind in KINDS.values():
     templates = [t for split in SPLITS for t in kind.templates[split]]
     assert len(set(templates)) == len(templates) and set(kind.templates) == set(SPLITS)
