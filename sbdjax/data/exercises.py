@@ -65,6 +65,9 @@ class Kind(NamedTuple):
 _WORDS = (
   "cat dog ball sun tree bird fish mom dad car box hat bed day boy girl toy red big happy sad play run"
 ).split()
+# Fields of templates that change nothing.
+_WHO = ("Tom", "Lily", "Ben", "Mom", "Sam", "Anna")
+_WHAT = ("cars", "toys", "balls", "cats", "hats", "birds")
 _MONTHS = {
   "January": 31,
   "February": 28,
@@ -135,11 +138,12 @@ KINDS = {
         "What is {a} + {b}?",
         "{a} plus {b}?",
         "The sum of {a} and {b}?",
-        "Tom has {a} cars and gets {b} more. How many cars?",
+        "{who} has {a} {what} and gets {b} more. How many {what}?",
+        "{who} had {a} {what}. Then {who} got {b}. How many now?",
         "Now {a} + {b}.",
       ),
       "validation": ("What do you get if you add {a} and {b}?",),
-      "test": ("How much is {a} + {b}?", "Sue has {a} toys and gets {b} more. How many toys?"),
+      "test": ("How much is {a} + {b}?", "{who} has {a} {what}, then gets {b}. How many {what}?"),
     },
   ),
   "subtract": Kind(
@@ -150,11 +154,12 @@ KINDS = {
         "What is {a} - {b}?",
         "{a} minus {b}?",
         "{a} take away {b}?",
-        "Tom has {a} cars and loses {b}. How many cars?",
+        "{who} has {a} {what} and loses {b}. How many {what}?",
+        "{who} had {a} {what}. Then {who} lost {b}. How many now?",
         "Now {a} - {b}.",
       ),
       "validation": ("What do you get if you take {b} from {a}?",),
-      "test": ("How much is {a} - {b}?", "Sue has {a} toys and loses {b}. How many toys?"),
+      "test": ("How much is {a} - {b}?", "{who} has {a} {what}, then loses {b}. How many {what}?"),
     },
   ),
   "copy": Kind(
@@ -241,7 +246,8 @@ def _draw(kind: str, split: str, rng: np.random.Generator) -> Exercise:
   while split_of(kind, problem) != split:
     problem = KINDS[kind].draw(rng)
   template = str(rng.choice(KINDS[kind].templates[split]))
-  prompt = template.format(**problem.operands)
+  words = {"who": rng.choice(_WHO), "what": rng.choice(_WHAT)}
+  prompt = template.format(**problem.operands, **words)
   return Exercise(kind, template, prompt, problem.response, final(problem.response))
 
 

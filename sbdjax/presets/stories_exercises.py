@@ -43,10 +43,10 @@ BASE: dict[str, Any] = dict(
     clip_norm=1.0,
   ),
   train=dict(
-    steps=1200,
+    steps=1000,
     batch_size=16,
     log_every=50,
-    eval_every=500,
+    eval_every=250,
     eval_batches=8,
     checkpoint_every=250,
     max_to_keep=1,
