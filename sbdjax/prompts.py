@@ -85,7 +85,13 @@ def check(prompts: Sequence[Sequence[int]], model: Pretrained, decoding: Decodin
 
 def text_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
   """The text that `tokens` add after `before`: spaces and split characters depend on both."""
+  return "".join(pieces_after(tokenizer, before, tokens))
+
+
+def pieces_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> list[str]:
+  """What each of `tokens` adds after `before`; a split character is its last token's."""
   stream = tokenizer.stream()
   for token in before:
     stream.push(token)
-  return "".join(map(stream.push, tokens)) + stream.finish()
+  pieces = [stream.push(token) for token in tokens]
+  return [*pieces[:-1], pieces[-1] + stream.finish()] if pieces else []

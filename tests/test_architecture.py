@@ -41,6 +41,7 @@ LAYERS = [
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
   "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
+  "report": {"errors"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",

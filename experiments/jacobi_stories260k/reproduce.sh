@@ -41,3 +41,8 @@ cp runs/jf_search/surface.png $OUT/search.png
 $PY -m sbdjax bench parallel --checkpoint=runs/jacobi/round2 --json \
   --plot=$OUT/latency.png > $OUT/latency.json
 $PY $OUT/masks.py --out=$OUT/masks.png
+
+# Figures 3 and 4, of the model before forcing.
+$PY -m sbdjax trajectories --config=preset:stories_jacobi --workdir=runs/base_trajectories \
+  --config.collect.limit=64 --config.collect.shard_size=64
+$PY $OUT/trajectory.py --trajectories=runs/base_trajectories --out=$OUT/trajectory

@@ -34,3 +34,5 @@ cp runs/sweep/points.jsonl runs/sweep/sweep.png $OUT/
 $PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
 cp runs/steps_sweep/sweep.png $OUT/steps.png
+
+$PY $OUT/masks.py --out=$OUT/masks.png

@@ -59,6 +59,11 @@ VERBS = {
     "sbdjax.cli.quickstart",
     "See everything once: a story told, a model fine-tuned to SBD, decoded in blocks, and measured.",
   ),
+  "report": Verb(
+    "sbdjax.cli.report",
+    "Records as one page and as tables: report DIR... [--out=report.html] [--markdown=FILE] "
+    "[--latex=FILE]",
+  ),
   "sweep": Verb(
     "sbdjax.cli.sweep",
     "Measure a grid of decoders: --config=FILE.py[:VARIANT] --workdir=DIR "

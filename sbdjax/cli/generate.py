@@ -13,9 +13,9 @@ canvas for methods that fill one), valid_tokens (how many of them count: up to t
 self-speculative ones trunk_passes and causal_passes as fractions of a forward of all blocks),
 prefill_nfe (those of the prompt), query_tokens (the widths of the forwards without the prompt's
 summed, drafts included), drafted and accepted (tokens of drafts), tpf (valid tokens per forward of
-nfe), reveal_step, finish, seconds (of its batch, compilation apart), prompt_text (of methods that
-fill in any order, holes filled), and the settings. Without it a terminal shows the text as it is
-made; anything else gets the text.
+nfe), reveal_step, finish, seconds (of its batch, compilation apart), pieces (what each valid token
+adds to the text), prompt_text (holes filled), and the settings. `report` shows such records in a
+browser. Without --json a terminal shows the text as it is made; anything else gets the text.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def as_record(
 ) -> dict[str, Any]:
   """The JSON object of one prompt."""
   text, tokenizer = None, model.need_tokenizer()
-  if not isinstance(tokenizer, NumberTokenizer):
-    text = prompting.text_after(tokenizer, result.prompt_tokens, result.text_tokens)
-  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
   more: dict[str, Any] = {}
-  if method.any_order and text is not None:
-    more["prompt_text"] = tokenizer.decode(result.prompt_tokens)
+  if not isinstance(tokenizer, NumberTokenizer):
+    pieces = prompting.pieces_after(tokenizer, result.prompt_tokens, result.text_tokens)
+    text = "".join(pieces)
+    more |= {"pieces": pieces, "prompt_text": tokenizer.decode(result.prompt_tokens)}
+  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
   if result.causal_passes is not None:
     more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
   return (

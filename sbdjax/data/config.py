@@ -29,7 +29,8 @@ class DataConfig:
     source: "stories" (embedded TinyStories), "text8", "text" (plain text documents), "jsonl",
       "fasta" (protein sequences), "tokens" (already tokenized: .npz of `token_file.write_tokens`,
       .npy), "packed" (a folder of `python -m sbdjax.data.tfds_openwebtext`), "trajectories" (a
-      folder of `python -m sbdjax trajectories`), "tfds:NAME", or a source of one's own: a name it
+      folder of `python -m sbdjax trajectories`), "exercises" (arithmetic, copying, sorting and
+      dates, drawn from a seed: `data.exercise_source`), "tfds:NAME", or a source of one's own: a name it
       was registered by, or "module:Name"; see `data.sources.Source`.
     path: the file to read (`asset:NAME` is an embedded one; .xz and .gz are opened); for "tfds:"
       the data_dir. Empty: what is embedded, or for text8 the cache, its official address, or the

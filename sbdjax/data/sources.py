@@ -198,6 +198,8 @@ class Source(DataConfig):
 
 
 _OWN: dict[str, type[Source]] = {}
+# Sources of the package with settings of their own, which are derived from the class above.
+_WITH_SETTINGS = {"exercises": "sbdjax.data.exercise_source:Exercises"}
 
 
 def register(name: str, source: type[Source]) -> type[Source]:
@@ -219,7 +221,7 @@ def register(name: str, source: type[Source]) -> type[Source]:
   _check_class(source, f"register({name!r}, ...)")
   known = _OWN.get(name, source)
   same = (known.__module__, known.__qualname__) == (source.__module__, source.__qualname__)
-  if name in SOURCES or not same:
+  if name in (*SOURCES, *_WITH_SETTINGS) or not same:
     raise UsageError(f"the name {name!r} is taken by another source: choose another")
   _OWN[name] = source
   return source
@@ -229,7 +231,8 @@ def get(name: str, where: str = "data.source") -> type[DataConfig]:
   """The class of a source's settings: `DataConfig` for those of the package.
 
   Args:
-    name: one of `data.config.SOURCES`, "tfds:NAME", a registered name, or "module:Name".
+    name: one of `data.config.SOURCES`, "exercises", "tfds:NAME", a registered name, or
+      "module:Name".
     where: what to call the setting in messages.
 
   Raises:
@@ -238,10 +241,12 @@ def get(name: str, where: str = "data.source") -> type[DataConfig]:
   """
   if name in _OWN:
     return _OWN[name]
+  name = _WITH_SETTINGS.get(name, name)
   if ":" in name and not name.startswith(TFDS_PREFIX):
     return _check_class(import_object(name, where), f"{where}={name!r}")
   if not name.startswith(TFDS_PREFIX):
-    check_choice(where, name, (*SOURCES, *_OWN), f", {TFDS_PREFIX}NAME or module:Name")
+    known = (*SOURCES, *_WITH_SETTINGS, *_OWN)
+    check_choice(where, name, known, f", {TFDS_PREFIX}NAME or module:Name")
   return DataConfig
 
 

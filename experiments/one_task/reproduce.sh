@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Everything recorded in this folder, from the project's root: five trainings of a model of 260K
+# parameters, then their decoders on the same exercises. Each line goes on where it was.
+set -euo pipefail
+PY=${PY:-.venv/bin/python}
+OUT=experiments/one_task
+RUNS=${RUNS:-runs/one_task}
+
+for method in ntp sbd sbd_no_ntp block_diffusion; do
+  $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/$method
+done
+$PY -m sbdjax train --config=preset:stories_exercises:jacobi --workdir=$RUNS/jacobi \
+  --config.init.checkpoint=$RUNS/ntp
+$PY experiments/curves.py NTP=$RUNS/ntp SBD=$RUNS/sbd "SBD w/o NTP term=$RUNS/sbd_no_ntp" \
+  "block diffusion=$RUNS/block_diffusion" --metrics=eval/ntp_loss,eval/masked_loss \
+  --out=$OUT/losses.png --record=$OUT/losses.jsonl
+$PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl
+$PY $OUT/tables.py --points=$OUT/points.jsonl --out=$OUT
+
+# Jacobi trajectories before and after forcing (Jacobi Forcing, Figure 4).
+$PY -m sbdjax trajectories --config=preset:stories_exercises:jacobi --workdir=$RUNS/forced \
+  --config.collect.checkpoint=$RUNS/jacobi/round1 --config.collect.limit=512
+for when in jacobi/round1/trajectories=before forced=after; do
+  $PY experiments/jacobi_stories260k/trajectory.py --trajectories=$RUNS/${when%=*} \
+    --out=$OUT/trajectory_${when#*=}
+done

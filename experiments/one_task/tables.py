@@ -1,0 +1,150 @@
+"""The figure and the tables of this experiment, from the recorded points.
+
+  python experiments/one_task/tables.py --points=experiments/one_task/points.jsonl \
+    --out=experiments/one_task
+
+Draws one_task.png: exact match against tokens per forward, a curve a reveal rule or decoder, bars are
+Wilson's 95 % intervals; writes tables.md and tables.tex: every point, and the best of each way at no
+more than two points of accuracy below the AR decoding of the same model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from sbdjax.data.files import write_atomically
+from sbdjax.report import rows, tables
+from sbdjax.report.measures import Value
+from sbdjax.report.read import File, Record, collect
+from sbdjax.report.rows import Point
+from sbdjax.report.tables import Table
+
+ALLOWED = 0.02  # of accuracy below AR
+# Okabe and Ito's palette without its yellow.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+_MARKERS = "osD^vPX*<>"
+
+
+def groups(points: Sequence[Point]) -> dict[str, list[Point]]:
+  """Series -> its points."""
+  found: dict[str, list[Point]] = {}
+  for name, point in zip(rows.series(points), points, strict=True):
+    found.setdefault(name, []).append(point)
+  return found
+
+
+def references(points: Sequence[Point]) -> dict[str, Value]:
+  """Model -> accuracy of its AR decoding."""
+  return {p.label: p.values["accuracy"] for p in points if p.decoder["name"] == "ar"}
+
+
+def draw(points: Sequence[Point], path: pathlib.Path) -> None:
+  """A panel a model, on the same axes."""
+  models = list(dict.fromkeys(p.label for p in points))
+  across = 2
+  down = -(-len(models) // across)
+  figure = Figure(figsize=(6.2 * across, 3.6 * down), layout="constrained", dpi=120)
+  FigureCanvasAgg(figure)
+  axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+  ar = references(points)
+  for i, model in enumerate(models):
+    panel = axes[i]
+    for n, (name, group) in enumerate(groups([p for p in points if p.label == model]).items()):
+      x = [p.values["tpf"].value for p in group]
+      y = [p.values["accuracy"] for p in group]
+      bars = [[v.value - v.low for v in y], [v.high - v.value for v in y]]
+      line = "-" if all(rows.moving(p.decoder) for p in group) and len(group) > 1 else ""
+      panel.errorbar(
+        x, [v.value for v in y], yerr=bars, label=name, linestyle=line, elinewidth=0.6, markersize=5,
+        marker=_MARKERS[n % len(_MARKERS)], color=_COLOURS[n % len(_COLOURS)], linewidth=1.5,
+      )  # fmt: skip
+    if model in ar:
+      panel.axhline(ar[model].value, color="#666666", linestyle="--", linewidth=1)
+    panel.set_title(model, fontsize=11)
+    panel.grid(alpha=0.25)
+    panel.legend(fontsize=6.5, frameon=False)
+  for panel in axes[len(models) :]:
+    panel.set_axis_off()
+  figure.supxlabel("tokens per forward (AR = 1)")
+  figure.supylabel("exact match (bars: 95 %)")
+  write_atomically(path, lambda file: figure.savefig(file, format="png"))
+
+
+def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
+  """Of each series the point with most tokens per forward that is not worse than its model's AR.
+
+  Block diffusion has no AR decoding of its own; there its static decoding stands for it.
+  """
+  of = dict(references(points))
+  of |= {p.label: p.values["accuracy"] for p in points if p.decoder["name"] == "static"}
+  kinds = list(records[0]["by_kind"])
+  lines = []
+  for name, group in groups(points).items():
+    least = of[group[0].label].value - ALLOWED
+    good = [p for p in group if p.values["accuracy"].value >= least]
+    chosen = max(good, key=lambda p: p.values["tpf"].value, default=None)
+    if chosen is None:
+      lines.append([name, "none", *[""] * (3 + len(kinds))])
+      continue
+    values, by_kind = chosen.values, records[chosen.record]["by_kind"]
+    shown = [tables.shown(values[key]) for key in ("tpf", "accuracy")]
+    shares = [f"{by_kind[kind]:.0%}" for kind in kinds]
+    speed = tables.shown(values["tokens_per_second"])
+    lines.append([name, rows.annotation(chosen.decoder), *shown, speed, *shares])
+  heads = ["series", "setting", "tokens per forward", "exact match", "tokens/s", *kinds]
+  title = f"Fastest setting of each within {ALLOWED:.0%} of accuracy of the same model's AR"
+  return Table(title, heads, lines)
+
+
+def errors(points: Sequence[Point], records: Sequence[Record]) -> Table:
+  """What kind of tokens are wrong, by how many to the left were masked when they were revealed."""
+  lefts = ((0, 0), (1, 1), (2, 3), (4, 99))
+  names = [
+    f"{a} masked" if a == b else f"{a} to {b}" if b < 99 else f"{a} and more" for a, b in lefts
+  ]
+  lines = []
+  for name, point in zip(rows.series(points), points, strict=True):
+    found = records[point.record]["errors"]
+    by_left = {int(k): v for k, v in found["by_masked_left"].items()}
+    every = list(by_left.values())
+    total = sum(v["tokens"] for v in every)
+    share = lambda n, of: f"{n / of:.1%}" if of else ""
+    wrong = lambda v: v["substituted"] + v["inserted"]
+    cells = [share(sum(v[kind] for v in every), total) for kind in ("substituted", "inserted")]
+    cells.append(share(found["deleted"], total))
+    for a, b in lefts:
+      some = [v for k, v in by_left.items() if a <= k <= b]
+      cells.append(share(sum(map(wrong, some)), sum(v["tokens"] for v in some)))
+    lines.append([name, rows.annotation(point.decoder), *cells])
+  heads = ["series", "setting", "substituted", "inserted", "left out", *names]
+  title = (
+    "Wrong tokens, of all and by how many to the left were still masked when they were revealed"
+  )
+  return Table(title, heads, lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--points", required=True, help="points.jsonl of measure.py")
+  parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write to")
+  args = parser.parse_args(argv)
+
+  (file,) = collect([args.points])
+  points = rows.points([File("Every point", file.records)])
+  draw(points, args.out / "one_task.png")
+  found = [fastest(points, file.records), *tables.of_points(points), errors(points, file.records)]
+  for name, text in (("tables.md", tables.markdown(found)), ("tables.tex", tables.latex(found))):
+    write_atomically(args.out / name, lambda file, text=text: file.write(text.encode()))
+  print(json.dumps({"points": len(points), "written": ["one_task.png", "tables.md", "tables.tex"]}))
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,169 @@
+"""What records measure: names, units, which way is better, and where each number lies in a record."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+_NORMAL_95 = 1.96  # standard errors on either side
+
+
+class Measure(NamedTuple):
+  """A number that points can be compared by.
+
+  Attributes:
+    key: its name in the page's data.
+    label: for people.
+    unit: of the number; empty: a ratio or a share.
+    better: "higher", "lower" or "" where neither is.
+    paths: where it may lie in a record, dotted.
+    quality: whether it says how good a text is, and not what it costs.
+  """
+
+  key: str
+  label: str
+  unit: str
+  better: str
+  paths: tuple[str, ...]
+  quality: bool = False
+
+
+MEASURES = (
+  Measure("tpf", "tokens per forward", "", "higher", ("tpf", "tokens_per_forward")),
+  Measure("tokens_per_second", "tokens per second", "tokens/s", "higher", ("tokens_per_second",)),
+  Measure("speed_ratio", "speed, AR = 1", "", "higher", ("speed_over_ar", "speed_ratio", "ratio")),
+  Measure("seconds", "seconds per text", "s", "lower", ("seconds_per_sample", "seconds_per_text")),
+  Measure("forwards", "forwards per text", "", "lower", ("mean_nfe",)),
+  Measure("accuracy", "exact match", "", "higher", ("accuracy", "exact_match"), True),
+  Measure("judge_nll", "NLL under the judge", "nats/token", "lower", ("judge_nll",), True),
+  Measure(
+    "bits_per_character", "likelihood", "bits/character", "lower", ("bits_per_character",), True
+  ),
+  Measure("nats_per_residue", "likelihood", "nats/residue", "lower", ("nats_per_residue",), True),
+  Measure("bound", "bound", "nats/token", "lower", ("bound",), True),
+  Measure("spelling", "words spelled right", "", "higher", ("spelling",), True),
+  Measure("repetition", "4-grams seen before", "", "lower", ("repetition",), True),
+  Measure("distinct_2", "distinct 2-grams", "", "higher", ("distinct_2",), True),
+  Measure("entropy", "entropy", "nats/token", "", ("entropy",)),
+  Measure("ended", "texts that ended", "", "", ("ended",)),
+)
+
+
+class Value(NamedTuple):
+  """A number and the bounds that its record gives, if it does: see `_at`."""
+
+  value: float
+  low: float | None = None
+  high: float | None = None
+
+
+def number(value: Any) -> float | None:
+  """`value` as a float; None for anything that is no number."""
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  return float(value) if is_number and abs(value) <= sys.float_info.max else None
+
+
+def find(record: Mapping[str, Any], path: str) -> Any:
+  """What lies at a dotted path, or None."""
+  found: Any = record
+  for name in path.split("."):
+    found = found.get(name) if isinstance(found, Mapping) else None
+  return found
+
+
+def _at(record: Mapping[str, Any], path: str, quality: bool) -> Value | None:
+  """A number with its interval, with `NAME_low` and `NAME_high`, or with its standard error.
+
+  Of speeds those two are the slowest and the fastest repeat; of one repeat they say nothing.
+  """
+  found = find(record, path)
+  if isinstance(found, Mapping):  # an interval
+    middle = number(found.get("value", found.get("median", found.get("ratio"))))
+    bounds = number(found.get("low")), number(found.get("high"))
+    return None if middle is None else Value(middle, *bounds)
+  middle = number(found)
+  if middle is None:
+    return None
+  bounds = number(find(record, f"{path}_low")), number(find(record, f"{path}_high"))
+  error = number(find(record, f"{path}_stderr"))
+  error = number(find(record, "stderr")) if error is None and quality else error
+  if None in bounds and error is not None:
+    bounds = middle - _NORMAL_95 * error, middle + _NORMAL_95 * error
+  if bounds == (middle, middle):
+    bounds = None, None
+  return Value(middle, *bounds)
+
+
+def ratio_of_sums(over: Sequence[float], under: Sequence[float]) -> Value | None:
+  """Sum / sum over texts with its linearised 95 % interval (Cochran 1977, equation 2.46).
+
+  Texts are what varies: the error is that of the mean of over - ratio * under. None where the lists
+  are of different lengths or sum to 0; without bounds for less than two texts.
+  """
+  total, count = sum(under), len(under)
+  if len(over) != count or not total:
+    return None
+  ratio = sum(over) / total
+  if count < 2:
+    return Value(ratio)
+  squares = sum((a - ratio * b) ** 2 for a, b in zip(over, under, strict=True))
+  error = math.sqrt(squares * count / (count - 1)) / abs(total)
+  return Value(ratio, ratio - _NORMAL_95 * error, ratio + _NORMAL_95 * error)
+
+
+# Measure -> what it is the ratio of, among the sums of single texts (`each`); of several names the
+# first that is there.
+_RATIOS = {
+  "tpf": (("tokens", "valid"), ("nfe",)),
+  "tokens_per_second": (("tokens", "valid"), ("decode_seconds", "seconds")),
+  "judge_nll": (("judge_nll",), ("tokens", "valid")),
+  "repetition": (("repeated",), ("ngrams",)),
+}
+
+
+def _of_texts(each: Mapping[str, Any], key: str) -> Value | None:
+  """A measure from the sums of single texts."""
+  columns = []
+  for names in _RATIOS[key]:
+    lists = [each[name] for name in names if isinstance(each.get(name), list)]
+    if not lists or None in (values := [number(x) for x in lists[0]]):
+      return None
+    columns.append(values)
+  return ratio_of_sums(*columns)  # type: ignore[arg-type]
+
+
+def measured(record: Mapping[str, Any]) -> dict[str, Value]:
+  """key -> value, of every measure that a record has.
+
+  Where it has no bounds but the sums of every text, they follow from those. Samples of a fixed length
+  say how many forwards one took: tokens per forward follow.
+  """
+  found: dict[str, Value] = {}
+  for measure in MEASURES:
+    all_values = (_at(record, path, measure.quality) for path in measure.paths)
+    values = [v for v in all_values if v is not None]
+    if measure.key == "speed_ratio":  # a ratio without bounds may be of anything
+      values = [v for v in values if v.low is not None]
+    if values:
+      found[measure.key] = values[0]
+  each = record.get("each")
+  each = each if isinstance(each, Mapping) else {}
+  for key in _RATIOS:
+    counted = _of_texts(each, key)
+    recorded = found.get(key)
+    if counted and (recorded is None or recorded.low is None):
+      found[key] = counted if recorded is None else counted._replace(value=recorded.value)
+  length = number(record.get("length")) or number(find(record, "settings.length"))
+  forwards = found["forwards"].value if "forwards" in found else number(record.get("nfe"))
+  if length and forwards and "tpf" not in found:
+    found["forwards"] = Value(forwards)
+    found["tpf"] = Value(length / forwards)
+  prompts = number(record.get("prompts"))
+  seconds = number(record.get("decode_seconds"))
+  if prompts and seconds is not None and "seconds" not in found:
+    found["seconds"] = Value(seconds / prompts)
+  if "seconds" in found and length and "tokens_per_second" not in found and found["seconds"].value:
+    found["tokens_per_second"] = Value(length / found["seconds"].value)
+  return found

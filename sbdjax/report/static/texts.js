@@ -1,0 +1,78 @@
+// Texts beside one another; where a record says when each token was revealed, by colour, and step by step.
+
+function sectionTexts() {
+  const node = bodyOf("texts");
+  const texts = DATA.texts.map(([f, r, key, at]) => {
+    const record = recordAt(f, r), item = key ? record[key][at] : record;
+    const entry = typeof item === "string" ? { text: item } : item;
+    return { f, r, at: at === null ? 0 : at, entry, source: nameOf(f, r) + " (" + DATA.files[f].path + ")" };
+  });
+  if (!texts.length) return put(node, el("p", { className: "faint" }, "No record here holds texts (`generate --json` writes them)."));
+  const sources = new Map(); // records that hold texts; generate's lines of one file and method count as one
+  for (const t of texts) {
+    const key = t.entry === recordAt(t.f, t.r) ? t.f + ": " + t.source : t.f + "/" + t.r;
+    if (!sources.has(key)) sources.set(key, []);
+    sources.get(key).push(t);
+  }
+  const lists = [...sources.values()], state = { sides: [0, Math.min(1, lists.length - 1)], prompt: 0, step: null };
+  const withSteps = lists.findIndex((l) => steps(l[0].entry));
+  if (withSteps >= 0) state.sides = [withSteps, Math.min(withSteps + 1, lists.length - 1)];
+  const controls = el("div", { className: "controls" }), panels = el("div", { className: "panels" }), slider = el("div");
+  put(node, controls, slider, panels);
+
+  function steps(entry) {
+    const whole = entry.reveal_step, order = Array.isArray(whole) && Array.isArray(entry.pieces) ? whole.slice(0, entry.pieces.length) : whole;
+    return Array.isArray(order) && order.length && order.every(isNumber) ? order : null;
+  }
+
+  function side(which) {
+    const list = lists[state.sides[which]], t = list[Math.min(state.prompt, list.length - 1)], e = t.entry;
+    const prompt = [e.prompt, e.prompt_text].find((p) => typeof p === "string") || "";
+    const box = el("div", { className: "text" }), order = steps(e);
+    box.append(el("span", { className: "given" }, prompt));
+    const pieces = Array.isArray(e.pieces) && e.pieces.every((p) => typeof p === "string") ? e.pieces : null;
+    if (pieces && order && order.length === pieces.length) {
+      const last = Math.max(...order, 1);
+      pieces.forEach((piece, i) => {
+        const at = order[i], token = el("span", { className: "token", title: `token ${i + 1}, step ${at + 1}` }, piece);
+        const colour = ramp(at < 0 ? 0 : at / last);
+        if (state.step !== null && at > state.step) token.className = "token hidden";
+        else { token.style.background = `rgb(${colour.join(",")})`; token.style.color = onRamp(at / last); }
+        box.append(token);
+      });
+    } else box.append(e.text);
+    const facts = [];
+    if (order) facts.push(`${order.length} tokens in ${new Set(order).size} steps`);
+    if (isNumber(e.nfe)) facts.push(`${shown(e.nfe)} forwards`);
+    if (isNumber(e.tpf)) facts.push(`${shown(e.tpf)} tokens per forward`);
+    const told = el("p", { className: "faint" }, facts.join(", ") + " ");
+    if (typeof e.answer === "string") {
+      const each = recordAt(t.f, t.r).each, right = each && Array.isArray(each.correct) ? each.correct[t.at] : null;
+      if (right !== null) told.append(el("span", { className: right ? "right" : "wrong" }, right ? "right" : `wrong: ${e.answer}`));
+    }
+    if (!pieces && order) told.append("(the record has no pieces of text for its tokens, so they are not coloured)");
+    return el("div", {},
+      choose(which ? "right" : "left", lists.map((l, i) => [i, l[0].source]), state.sides[which], (v) => { state.sides[which] = Number(v); update(); }),
+      told, box);
+  }
+
+  function update() {
+    const chosen = state.sides.map((s) => lists[s]), most = Math.max(...chosen.map((l) => l.length));
+    state.prompt = Math.min(state.prompt, most - 1);
+    const title = (i) => {
+      const e = (chosen[0][i] || chosen[1][i]).entry, prompt = [e.prompt, e.prompt_text, e.text].find((p) => typeof p === "string") || "";
+      return `${i + 1}: ${prompt.slice(0, 60)}`;
+    };
+    put(controls, choose("prompt", Array.from({ length: most }, (_, i) => [i, title(i)]), state.prompt, (v) => { state.prompt = Number(v); state.step = null; update(); }));
+    const orders = chosen.map((l) => steps(l[Math.min(state.prompt, l.length - 1)].entry)).filter(Boolean), top = Math.max(0, ...orders.flat());
+    if (orders.length) {
+      const range = el("input", { type: "range", min: 0, max: top, value: state.step === null ? top : state.step });
+      range.addEventListener("input", () => { state.step = Number(range.value) >= top ? null : Number(range.value); put(panels, side(0), side(1)); where.textContent = `step ${Number(range.value) + 1} of ${top + 1}`; });
+      const bar = el("canvas", { width: 280, height: 20 }), c = bar.getContext("2d"), where = el("span", {}, `step ${top + 1} of ${top + 1}`);
+      for (let x = 0; x < 280; x++) { c.fillStyle = `rgb(${ramp(x / 279).join(",")})`; c.fillRect(x, 0, 1, 20); }
+      put(slider, el("div", { className: "scale" }, "first", bar, "last to be revealed", where), range);
+    } else put(slider);
+    put(panels, side(0), side(1));
+  }
+  update();
+}
