@@ -9,7 +9,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from sbdjax.data import chat
+from sbdjax.data import chat, token_pieces
 from sbdjax.errors import DataError, UsageError
 
 GPT2_END = "<|endoftext|>"
@@ -132,6 +132,14 @@ class LibraryTokenizer:
 
   def stream(self) -> "LibraryStream":
     return LibraryStream(self._library, self._is_text)
+
+  def token_bytes(self) -> list[bytes]:
+    added = self._library.get_added_tokens_decoder()
+    special = {i for i, token in added.items() if token.special}
+    piece = token_pieces.reader(self._library.decoder)
+    texts = {i: text for text, i in self._library.get_vocab(with_added_tokens=True).items()}
+    shown = lambda i: i in texts and i not in special and self._is_text(i)
+    return [piece(texts[i]) if shown(i) else b"" for i in range(self.vocab_size)]
 
   def _special(self, name: str, wanted: bool) -> list[int]:
     token = getattr(self, f"{name}_id")
