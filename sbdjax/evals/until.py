@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from sbdjax import prompts as prompting
+from sbdjax.bench.per_prompt import Ratio, ratio_of_sums
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.programs import Shared, shared
@@ -34,7 +35,7 @@ class Written(NamedTuple):
     are those of its batch."""
     names = ("nfe", "prefill_nfe", "query_tokens", "drafted", "accepted", "finish", "batch_size")
     numbers = {name: getattr(self.result, name) for name in names}
-    prompt, seconds = len(self.result.prompt_tokens), round(self.result.seconds, 5)
+    prompt, seconds = len(self.result.prompt_tokens), round(self.result.seconds, 8)
     return {
       "prompt_tokens": prompt,
       "text": self.text,
@@ -42,6 +43,33 @@ class Written(NamedTuple):
       **numbers,
       "seconds": seconds,
     }
+
+
+class Spent(NamedTuple):
+  """What answers cost, each until its end.
+
+  Attributes:
+    tokens: of all answers.
+    tokens_per_forward: with an interval by bootstrap over answers.
+    tokens_per_second: of decoding in batches, prompts included.
+  """
+
+  tokens: int
+  tokens_per_forward: Ratio
+  tokens_per_second: float
+
+
+def spent(records: Sequence[Mapping[str, Any]], counts_prefill: bool = False) -> Spent:
+  """Of recorded answers, as `Written.details` has them.
+
+  Args:
+    counts_prefill: a prompt's forwards count, as of `Method.counts_prefill`.
+  """
+  tokens = [r["tokens"] for r in records]
+  forwards = [r["nfe"] + counts_prefill * r["prefill_nfe"] for r in records]
+  # Rows of a batch have its seconds, to the last digit.
+  seconds = sum({r["seconds"] for r in records})
+  return Spent(sum(tokens), ratio_of_sums(tokens, forwards), sum(tokens) / seconds)
 
 
 def generate_until(

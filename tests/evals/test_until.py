@@ -9,7 +9,7 @@ from sbdjax.decode.decoding import Decoding
 from sbdjax.errors import UsageError
 from sbdjax.evals import turns
 from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
-from sbdjax.evals.until import generate_until
+from sbdjax.evals.until import generate_until, spent
 from sbdjax.interop.pretrained import load_pretrained
 
 TEXTS = ["Once upon a time", "Lily and Ben", "Tom had a dog"]
@@ -36,6 +36,12 @@ def test_each_prompt_ends_at_its_own_strings_and_limit(model):
   details = first.details()
   assert details["prompt_tokens"] == len(ids(model)[0]) and details["nfe"] == first.result.nfe
   assert {"text", "tokens", "query_tokens", "seconds", "finish"} <= set(details)
+  cost = spent([w.details() for w in written])
+  assert cost.tokens == first.result.valid + 15 and cost.tokens_per_forward.value == 1.0
+  assert spent([details], counts_prefill=True).tokens_per_forward.value < 1.0
+  # Two batches: that of the first and the third prompt, and that of the second.
+  seconds = first.result.seconds + second.result.seconds
+  assert cost.tokens_per_second == pytest.approx(cost.tokens / seconds, rel=1e-3)
 
 
 def test_an_answer_is_as_long_as_the_context_leaves_room(model):

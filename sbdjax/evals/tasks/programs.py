@@ -4,8 +4,10 @@ Answers are code of unknown worth. It is run by nobody who did not ask for that:
 no value, `runnable` is the task whose answers are run, each in a sandbox of its own.
 
 Variants: `trado` and `dream` of Wang et al. 2025 (arXiv:2509.06949), and `jacobi_forcing`, that of the
-authors' script, are zero-shot conversations (--chat) whose answer is a block of code; `sbd` has the
-harness's prompt and the limit of Set Block Decoding, section 3.
+authors' script, are zero-shot conversations (--chat) whose answer is a block of code. The limits of Set
+Block Decoding, section 3 (1,024 tokens for HumanEval+, 256 for MBPP) are the harness's own.
+
+Programs have the standard library alone.
 """
 
 from __future__ import annotations
@@ -79,18 +81,10 @@ def passes(sandbox: Sandbox, item: Generation, answer: str) -> Values:
   return {_METRIC: float(sandbox.run(item.reference.program(answer)).passed)}
 
 
-def _task(
-  name: str, read: Callable[[Files], Sequence[Document]], item: Callable, **more: object
-) -> Task:
-  return Task(name, read, item, unvalued, {_METRIC: Metric()}, **more)  # type: ignore[arg-type]
+_task = functools.partial(Task, score=unvalued, metrics={_METRIC: Metric()})
 
 
 # What a text is cut to.
-
-
-def whole(text: str) -> str:
-  """All of it."""
-  return text
 
 
 def up_to_fence(text: str) -> str:
@@ -188,17 +182,15 @@ Test = Callable[[Document], str]
 Read = Callable[[Files], Sequence[Document]]
 
 
-def _completion(
-  name: str, read: Read, test: Test, variant: dict[str, str] | None = None, limit: int = 1024
-) -> Task:
+def _completion(name: str, read: Read, test: Test) -> Task:
   """The text goes on where the prompt ends, inside of a function."""
 
   def item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
     del shots
     check = Check(lambda answer: f"{doc['prompt']}{answer}\n{test(doc)}")
-    return Generation(id, Prompt(doc["prompt"]), _FUNCTION_ENDS, limit, check)
+    return Generation(id, Prompt(doc["prompt"]), _FUNCTION_ENDS, 1024, check)
 
-  return _task(name, read, item, **(variant or {}))
+  return _task(name=name, read=read, item=item)
 
 
 def _instructed(name: str, read: Read, test: Test) -> Task:
@@ -214,7 +206,7 @@ def _instructed(name: str, read: Read, test: Test) -> Task:
     check = Check(lambda answer: f"{doc['prompt']}{up_to_fence(answer)}\n{test(doc)}")
     return Generation(id, prompt, _FUNCTION_ENDS, 1024, check)
 
-  return _task(name, read, item)
+  return _task(name=name, read=read, item=item)
 
 
 def _blocks(name: str, read: Read, test: Test) -> list[Task]:
@@ -239,7 +231,7 @@ def _blocks(name: str, read: Read, test: Test) -> list[Task]:
       check = Check(lambda answer: f"{before}\n{cut(answer)}\n{test(doc)}")
       return Generation(id, wording(doc["prompt"]), (), limit, check)
 
-    return _task(name, read, item, variant=variant)
+    return _task(name=name, read=read, item=item, variant=variant)
 
   return [task(variant) for variant in asked]
 
@@ -264,7 +256,7 @@ def _tests(doc: Document) -> str:
   return "\n".join(doc["test_list"][:3])
 
 
-def _mbpp_item(limit: int, doc: Document, id: str, shots: Sequence[Document]) -> Generation:
+def _mbpp_item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
   def question(one: Document) -> str:
     asked = f"You are an expert Python programmer, and here is your task: {one['text']}"
     return f"{asked} Your code should pass these tests:\n\n{_tests(one)}\n[BEGIN]\n"
@@ -272,7 +264,7 @@ def _mbpp_item(limit: int, doc: Document, id: str, shots: Sequence[Document]) ->
   solved = tuple((question(shot), f"{shot['code']}\n[DONE]") for shot in shots)
   check = Check(lambda answer: f"{answer}\n{_tests(doc)}")
   prompt = Prompt(question(doc), solved, delimiter="")
-  return Generation(id, prompt, ("[DONE]",), limit, check)
+  return Generation(id, prompt, ("[DONE]",), _HARNESS_TOKENS, check)
 
 
 def _mbpp_instructed(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
@@ -286,14 +278,14 @@ def _mbpp_instructed(doc: Document, id: str, shots: Sequence[Document]) -> Gener
   return Generation(id, prompt, (), _HARNESS_TOKENS, check)
 
 
+_mbpp_task = functools.partial(_task, read=_mbpp, shots=_MBPP_SHOTS, num_fewshot=3)
+
 TASKS = (
   _completion("humaneval", _humaneval, _own_test),
   _instructed("humaneval_instruct", _humaneval, _own_test),
   *_blocks("humaneval", _humaneval, _own_test),
   _completion("humaneval_plus", _humaneval_plus, _plus_test),
   *_blocks("humaneval_plus", _humaneval_plus, _plus_test),
-  _task(
-    "mbpp", _mbpp, functools.partial(_mbpp_item, _HARNESS_TOKENS), shots=_MBPP_SHOTS, num_fewshot=3
-  ),
-  _task("mbpp_instruct", _mbpp, _mbpp_instructed, shots=_MBPP_SHOTS, num_fewshot=3),
+  _mbpp_task(name="mbpp", item=_mbpp_item),
+  _mbpp_task(name="mbpp_instruct", item=_mbpp_instructed),
 )
