@@ -103,12 +103,12 @@ def test_stream_ends_with_what_generate_gives(model, method):
 
 def test_a_stop_string_ends_a_text_and_its_cost(model, method):
   """Found across tokens while decoding; the text is the one without it, cut."""
-  (plain,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=40)
+  (plain,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=30)
   at = plain.text.index(". ")
-  (cut,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=40, stop=[". ", "never there"])
+  (cut,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=30, stop=[". ", "never there"])
   assert cut.text == plain.text[:at] and cut.finish == "stop"
   assert cut.tokens == plain.tokens[: len(cut.tokens)] and cut.nfe < plain.nfe
-  *_, last = sbdjax.stream(model, PROMPTS[0], method, max_tokens=40, stop=". ")
+  *_, last = sbdjax.stream(model, PROMPTS[0], method, max_tokens=30, stop=". ")
   assert (last.text, last.nfe, last.finish) == (cut.text, cut.nfe, "stop")
 
 

@@ -222,6 +222,7 @@ def finish(
   new = out.replace(length_B=cut_B, done_B=eos_B | (final_B >= end_B), eos_B=eos_B)
   if limits.stops is None:
     return new
+  assert out.stop_state_B is not None  # `start` was given the same strings
   new_BxT = (position_BxT >= out.length_B[:, None]) & (position_BxT < cut_B[:, None])
   state_BxT = limits.stops.after(out.stop_state_B, token_BxT, new_BxT)
   cut_B, stop_B = first_stop(state_BxT, position_BxT, cut_B)

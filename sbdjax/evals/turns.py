@@ -65,7 +65,8 @@ class Turns:
     Raises:
       UsageError: a method that keeps no exact cache.
     """
-    limits = Limits(max_tokens, tuple(model.generation.eos_ids), prompting.stops_of(model, stop))
+    stops = prompting.stops_of(model, stop)
+    limits = Limits(max_tokens, tuple(model.generation.eos_ids), stops=stops)
     for name, method in methods.items():
       if method.cache_slots(width, limits) is None:
         raise UsageError(f"{name} keeps no exact cache, so its prompts cannot be run once for all")

@@ -275,6 +275,7 @@ def exits(
   exits_BxN = exits_early(grid, window, tokens_BxW)
   if grid.limits.stops is None:
     return exits_BxN
+  assert out.stop_state_B is not None  # `start` was given the same strings
   text_BxC = base.put(out.tokens_BxC, window.position_BxW, tokens_BxW, window.inside_BxW)
   generated_BxC = jnp.arange(text_BxC.shape[1]) >= out.prompt_len_B[:, None]
   state_BxC = grid.limits.stops.after(out.stop_state_B, text_BxC, generated_BxC)

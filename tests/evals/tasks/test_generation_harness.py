@@ -67,11 +67,14 @@ def verdicts(built, answers):
   ]
 
 
+RENAMED = {"pass_at_1": "pass@1"}
+
+
 def plain(verdict):
   """Of a task with one filter."""
   (values,) = verdict.values()
   return {
-    name: (float(sum(v)), float(len(v))) if isinstance(v, list) else float(v)
+    RENAMED.get(name, name): ((float(sum(v)), float(len(v))) if isinstance(v, list) else float(v))
     for name, v in values.items()
   }
 
@@ -98,8 +101,8 @@ def aime_answers(docs):
 
 def code_answers(docs):
   code = [doc.get("canonical_solution", doc.get("code")) for doc in docs]
-  forms = ("{}", "    return None\n{}", "{}```\nmore", "```python\n{}\n```")
-  return [forms[i % 4].format(text) for i, text in enumerate(code)]
+  forms = ("{}", "    return None\n{}", "{}```\nmore", "```python\n{}\n```", "\n{}\n```")
+  return [forms[i % 5].format(text) for i, text in enumerate(code)]
 
 
 def ifeval_answers(docs):
@@ -109,6 +112,10 @@ def ifeval_answers(docs):
 
 def with_solution(doc):
   return doc | {"solution": f"So it is $\\boxed{{{doc['answer']}}}$."}
+
+
+def published_aime24(doc):
+  return {"Problem": doc["problem"], "Answer": str(doc["answer"])}
 
 
 def same(doc):
@@ -124,7 +131,7 @@ CASES = {
   "minerva_math500": (
     "minerva_math/minerva_math500.yaml", with_solution, minerva_answers, plain,
   ),
-  "aime24": ("aime/aime24.yaml", lambda d: d | {"Problem": d["problem"]}, aime_answers, plain),
+  "aime24": ("aime/aime24.yaml", published_aime24, aime_answers, plain),
   "aime25": ("aime/aime25.yaml", same, aime_answers, plain),
   "humaneval": ("humaneval/humaneval.yaml", same, code_answers, plain),
   "humaneval_instruct": ("humaneval/humaneval_instruct.yaml", same, code_answers, plain),
@@ -161,9 +168,8 @@ def test_prompts_and_scores_are_the_harness_s(name):
 @pytest.mark.parametrize("name", ["gsm8k_cot_llama", "humaneval_instruct", "mbpp_instruct"])
 def test_conversations_are_the_harness_s(name, multiturn):
   def template(messages, add_generation_prompt=True):
-    return (
-      "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<bot>" * add_generation_prompt
-    )
+    named = "".join(f"<{m['role']}>{m['content']}" for m in messages)
+    return named + "<assistant>" * add_generation_prompt
 
   files, task = Files(require_shared("data")), TASKS[name]
   file, convert, _, _ = CASES[name]

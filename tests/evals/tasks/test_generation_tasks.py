@@ -40,7 +40,7 @@ def test_names_are_of_one_task_each():
   ("answer", "strict", "flexible"),
   [
     ("so 9 + 9 = 18\n#### 18", 1, 1),
-    ("#### $1,8", 0, 0),
+    ("#### $1,8", 0, 1),
     ("It is 18 dollars", 0, 1),
     ("18, no: 19", 0, 0),
     ("#### 18.", 1, 1),
@@ -96,12 +96,10 @@ def test_every_answer_of_the_files_is_right_and_another_is_not():
   pytest.importorskip("math_verify", reason="needs the extra `eval`")
   chosen = {"math500:trado": 40, "aime24:trado": 6, "aime25:trado": 6, "gsm8k:trado": 10}
   for name, count in chosen.items():
-    found = items(name, limit=count)
-    for item, other in zip(found, found[1:], strict=False):
+    for item in items(name, limit=count):
       right = {"math_verify": 1.0}
       assert TASKS[name].score(item, f"Thus \\boxed{{{item.reference}}}.") == right, item
-      if item.reference != other.reference:
-        assert TASKS[name].score(item, f"\\boxed{{{other.reference}}}") != right
+      assert TASKS[name].score(item, "\\boxed{1234567}") != right
       assert TASKS[name].score(item, str(item.reference)) != right  # not in a box
 
 
@@ -166,7 +164,9 @@ def test_mbpp(tmp_path, sandbox):
   right = f"def add(a, b):\n{RIGHT}"
   assert passes("mbpp", files, sandbox, right) == 1.0
   assert passes("mbpp", files, sandbox, right.replace("+", "-")) == 0.0
-  assert passes("mbpp_instruct", files, sandbox, f"{right}```\nand so on") == 1.0
+  assert passes("mbpp_instruct", files, sandbox, f"\n{right}```\nand so on") == 1.0
+  # As in the harness: what begins with a word has lost it, for it may name a language.
+  assert passes("mbpp_instruct", files, sandbox, f"{right}```") == 0.0
   (item,) = TASKS["mbpp"].items(files, num_fewshot=1)
   assert item.stop == ("[DONE]",) and item.prompt.text().endswith("3\n[BEGIN]\n")
   assert item.prompt.text().count("Add.") == 2 and "[DONE]\n\n" in item.prompt.text()
@@ -179,11 +179,14 @@ def test_programs_are_not_run_unasked(tmp_path):
 
 @pytest.mark.long
 def test_the_solutions_of_the_files_pass(sandbox):
+  """HumanEval+'s references, and MBPP's code; some of HumanEval's own solutions do not."""
   files = Files(require_shared("data"))
-  task = programs.runnable(TASKS["humaneval_plus"], Sandbox(seconds=20.0))
-  docs = task.read(files)
-  for doc, item in list(zip(docs, task.items(files), strict=True))[::12]:
-    assert task.score(item, doc["canonical_solution"])["pass@1"] == 1.0, item.id
   mbpp = programs.runnable(TASKS["mbpp"], sandbox)
   for doc, item in list(zip(mbpp.read(files), mbpp.items(files), strict=True))[::25]:
     assert mbpp.score(item, doc["code"])["pass@1"] == 1.0, item.id
+  task = programs.runnable(TASKS["humaneval_plus"], Sandbox(seconds=20.0))
+  pairs = list(zip(task.read(files), task.items(files), strict=True))
+  for doc, item in pairs[::12]:
+    assert task.score(item, doc["plus"]["reference"])["pass@1"] == 1.0, item.id
+  doc, item = pairs[22]  # counts True among integers
+  assert task.score(item, doc["canonical_solution"])["pass@1"] == 0.0
