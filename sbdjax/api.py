@@ -24,6 +24,7 @@ from sbdjax.decode.diffusion.static import Static
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.method import Method
 from sbdjax.decode.programs import Shared, shared
+from sbdjax.decode.stops import Stops, before_stop
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
@@ -42,13 +43,14 @@ class Output:
   """What a method made of one prompt.
 
   Attributes:
-    text: the generated text, EOS left out of it.
-    tokens: ids of the generated tokens, up to and including the first EOS.
+    text: the generated text, without the EOS or the stop string that ended it.
+    tokens: ids of the generated tokens, up to and including the first EOS or the token that completes
+      a stop string.
     nfe: network forwards of this prompt. The prompt's own forward is not counted, except for
       diffusion models, as their papers count it; of a self-speculative model a forward of all its
       blocks is the unit, so it may be a fraction.
     tpf: generated tokens per forward, len(tokens) / nfe.
-    finish: "eos" or "length"; "open" while `stream` has not ended.
+    finish: "eos", "stop" (a stop string) or "length"; "open" while `stream` has not ended.
     result: everything that was counted; see `sbdjax.decode.Result`.
   """
 
@@ -81,6 +83,7 @@ def generate(
   max_tokens: int = 200,
   seed: int = 0,
   batch_size: int = 16,
+  stop: str | Sequence[str] = (),
 ) -> Iterator[Output]:
   """Continues prompts, in order, `batch_size` at a time.
 
@@ -97,6 +100,8 @@ def generate(
     max_tokens: largest number of generated tokens of a prompt.
     seed: of the noise, where tokens are drawn. Prompt i has its own noise whatever `batch_size` is.
     batch_size: prompts decoded together.
+    stop: strings that end a text. They are found while decoding: nothing after them is run, and
+      `nfe` ends there.
 
   Yields:
     One `Output` per prompt.
@@ -111,10 +116,11 @@ def generate(
     ...   print(r.text, r.tpf)
   """
   opened, decoding, ids = _prepare(model, prompts, method, max_tokens)
-  decoder = _decoder(opened.lm, decoding.limits(opened.generation.eos_ids))
+  strings = _strings(stop)
+  decoder = _decoder(opened.lm, _limits(opened, decoding, strings))
   key = jax.random.key(seed)
   return (
-    _output(opened, decoding.method, result)
+    _output(opened, decoding.method, result, strings)
     for result in decoder.generate(decoding.method, opened.params, ids, key, batch_size)
   )
 
@@ -126,6 +132,7 @@ def stream(
   *,
   max_tokens: int = 200,
   seed: int = 0,
+  stop: str | Sequence[str] = (),
 ) -> Iterator[Output]:
   """Continues one prompt and shows it as it happens: the text so far after every forward.
 
@@ -137,6 +144,7 @@ def stream(
     method: a decoding method; None: `default_method(model)`.
     max_tokens: largest number of generated tokens.
     seed: of the noise, where tokens are drawn.
+    stop: strings that end the text, as of `generate`.
 
   Yields:
     An `Output` after the prompt's forward, and one after each further forward.
@@ -149,11 +157,12 @@ def stream(
     ...   print(r.nfe, r.text)
   """
   opened, decoding, ids = _prepare(model, [prompt], method, max_tokens)
-  limits = decoding.limits(opened.generation.eos_ids)
+  strings = _strings(stop)
+  limits = _limits(opened, decoding, strings)
   using = _kept(opened.lm).shared
   streamer = Streamer(opened.lm, limits, decoding.method, opened.params, ids, using)
   for frame in streamer.frames(0, jax.random.key(seed)):
-    output = _output(opened, decoding.method, frame.result)
+    output = _output(opened, decoding.method, frame.result, strings)
     yield output if frame.done else dataclasses.replace(output, finish="open")
 
 
@@ -281,6 +290,10 @@ def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
   return several
 
 
+def _strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+  return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
 def _ids(model: Pretrained, prompt: Prompt) -> list[int]:
   if isinstance(prompt, str):
     return prompting.encode(model.need_tokenizer(), prompt)
@@ -293,10 +306,12 @@ class _Kept(NamedTuple):
   Attributes:
     shared: its programs, all of them together as many as one decoder keeps, and parameters.
     decoders: the last `_DECODERS` of them.
+    stops: automata of as many sets of stop strings.
   """
 
   shared: Shared
   decoders: collections.OrderedDict[Limits, Decoder]
+  stops: collections.OrderedDict[tuple[str, ...], Stops | None]
 
 
 _DECODERS = 8
@@ -305,7 +320,17 @@ _DECODERS = 8
 @functools.lru_cache(maxsize=1)
 def _kept(lm: LM | SigmaLM) -> _Kept:
   """That of the model before goes, with what it held of it."""
-  return _Kept(shared(lm), collections.OrderedDict())
+  return _Kept(shared(lm), collections.OrderedDict(), collections.OrderedDict())
+
+
+def _limits(model: Pretrained, decoding: Decoding, stop: tuple[str, ...]) -> Limits:
+  """When rows end; the same strings are the same object, so that their decoder is found again."""
+  known = _kept(model.lm).stops
+  if stop not in known:
+    known[stop] = prompting.stops_of(model, stop)
+  while len(known) > _DECODERS:
+    known.popitem(last=False)
+  return decoding.limits(model.generation.eos_ids, known.get(stop))
 
 
 def _decoder(lm: LM | SigmaLM, limits: Limits) -> Decoder:
@@ -317,13 +342,14 @@ def _decoder(lm: LM | SigmaLM, limits: Limits) -> Decoder:
   return decoder
 
 
-def _output(model: Pretrained, method: Method, result: Result) -> Output:
+def _output(model: Pretrained, method: Method, result: Result, stop: Sequence[str]) -> Output:
   nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
   tokens = result.text_tokens
   eos = set(model.generation.eos_ids)
   shown = tokens[:-1] if tokens and tokens[-1] in eos else tokens
+  text = prompting.text_after(model.need_tokenizer(), result.prompt_tokens, shown)
   return Output(
-    text=prompting.text_after(model.need_tokenizer(), result.prompt_tokens, shown),
+    text=before_stop(text, stop),
     tokens=tokens,
     nfe=nfe,
     tpf=len(tokens) / nfe if nfe else 0.0,

@@ -9,6 +9,7 @@ from sbdjax.data.number_tokenizer import NumberTokenizer
 from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import check_context
+from sbdjax.decode.stops import Stops, stops_for
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 
@@ -81,6 +82,33 @@ def check(prompts: Sequence[Sequence[int]], model: Pretrained, decoding: Decodin
     if shape.mask_id in prompt and not any_order:
       raise UsageError(f"prompt {i} holds {shape.mask_id}, the mask token: give ordinary tokens")
   check_context(prompts, decoding.max_tokens, shape.max_seq_len, shape.vocab_size)
+
+
+def stops_of(model: Pretrained, strings: Sequence[str]) -> Stops | None:
+  """Stop strings for the vocabulary of `model`; None for no strings.
+
+  Raises:
+    UsageError: an empty string, or a tokenizer whose tokens have no bytes of their own.
+  """
+  if not strings:
+    return None
+  tokenizer = model.need_tokenizer()
+  pieces = tokenizer.token_bytes()[: model.lm.config.vocab_size]
+  unknown = [
+    b"" if i == tokenizer.mask_id else "\ufffd".encode()
+    for i in range(len(pieces), model.lm.config.vocab_size)
+  ]
+  return stops_for(strings, pieces + unknown, _dropped_after(tokenizer, pieces))
+
+
+def _dropped_after(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> int | None:
+  """The bos token, if a text that begins after it loses its leading space."""
+  spaced = (i for i, piece in enumerate(pieces) if piece[:1] == b" " and piece.isascii())
+  token, bos_id = next(spaced, None), tokenizer.bos_id
+  if token is None or bos_id is None:
+    return None
+  kept = tokenizer.decode([bos_id, token]) == pieces[token].decode()
+  return None if kept else bos_id
 
 
 def text_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:

@@ -101,6 +101,17 @@ def test_stream_ends_with_what_generate_gives(model, method):
     assert late.tokens[: len(early.tokens)] == early.tokens
 
 
+def test_a_stop_string_ends_a_text_and_its_cost(model, method):
+  """Found across tokens while decoding; the text is the one without it, cut."""
+  (plain,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=30)
+  at = plain.text.index(". ")
+  (cut,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=30, stop=[". ", "never there"])
+  assert cut.text == plain.text[:at] and cut.finish == "stop"
+  assert cut.tokens == plain.tokens[: len(cut.tokens)] and cut.nfe < plain.nfe
+  *_, last = sbdjax.stream(model, PROMPTS[0], method, max_tokens=30, stop=". ")
+  assert (last.text, last.nfe, last.finish) == (cut.text, cut.nfe, "stop")
+
+
 def test_numbers_of_a_method_compile_nothing(model):
   gammas = [sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(g)) for g in (0.0, 0.3, 0.9)]
   # No other test here generates 33 to 64 tokens, which share a program.

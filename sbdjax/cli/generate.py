@@ -8,8 +8,8 @@ fill in any order take an empty prompt, and with --hole=_ every _ of it stands f
 filled in (with --prompt_tokens: the mask token's id).
 
 With --json one object per prompt and line on standard output: prompt_tokens, tokens (the whole
-canvas for methods that fill one), valid_tokens (how many of them count: up to the first EOS), text
-(theirs), nfe (forwards; for diffusion models all of them, else without the prompt's; for
+canvas for methods that fill one), valid_tokens (how many of them count: up to the first EOS, or the
+token that completes a stop string), text (theirs, up to that string), nfe (forwards; for diffusion models all of them, else without the prompt's; for
 self-speculative ones trunk_passes and causal_passes as fractions of a forward of all blocks),
 prefill_nfe (those of the prompt), query_tokens (the widths of the forwards without the prompt's
 summed, drafts included), drafted and accepted (tokens of drafts), tpf (valid tokens per forward of
@@ -38,11 +38,17 @@ from sbdjax.decode import registry
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.method import Method
+from sbdjax.decode.stops import before_stop
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.kernels import backend as attention
+
+_STOP_HELP = (
+  "a string that ends a text; may be repeated. It is found while decoding, nothing after it is run, "
+  "and texts are given without it (a live view shows whole tokens; a line end is --stop=$'\\n')"
+)
 
 
 def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[int]]:
@@ -65,14 +71,18 @@ def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[in
 
 
 def as_record(
-  result: Result, model: Pretrained, method: Method, settings: dict[str, Any]
+  result: Result,
+  model: Pretrained,
+  method: Method,
+  settings: dict[str, Any],
+  stop: Sequence[str] = (),
 ) -> dict[str, Any]:
   """The JSON object of one prompt."""
   text, tokenizer = None, model.need_tokenizer()
   more: dict[str, Any] = {}
   if not isinstance(tokenizer, NumberTokenizer):
     pieces = prompting.pieces_after(tokenizer, result.prompt_tokens, result.text_tokens)
-    text = "".join(pieces)
+    text = before_stop("".join(pieces), stop)
     more |= {"pieces": pieces, "prompt_text": tokenizer.decode(result.prompt_tokens)}
   nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
   if result.causal_passes is not None:
@@ -116,12 +126,14 @@ def watch(
   key: jax.Array,
   console: Console,
   seconds_per_frame: float,
+  stop: Sequence[str] = (),
 ) -> list[Result]:
   """The live view, one prompt after the other."""
   eos_ids = model.generation.eos_ids
   cells = live.CellTexts(model.need_tokenizer(), model.lm.config.mask_id, eos_ids)
+  limits = decoding.limits(eos_ids, prompting.stops_of(model, stop))
   with console.status("compiling ..."):
-    streamer = Streamer(model.lm, decoding.limits(eos_ids), decoding.method, model.params, prompts)
+    streamer = Streamer(model.lm, limits, decoding.method, model.params, prompts)
   title = title_of(checkpoint, decoding)
   return [
     live.play(streamer.frames(i, key), cells, title, console, seconds_per_frame)
@@ -137,13 +149,17 @@ def tell(
   key: jax.Array,
   console: Console,
   seconds_per_frame: float,
+  stop: Sequence[str] = (),
 ) -> list[Result]:
   """Shows each prompt's text: live in a terminal, printed when it is finished anywhere else."""
   if console.is_terminal:
-    return watch(model, checkpoint, decoding, prompts, key, console, seconds_per_frame)
-  decoder, results = Decoder(model.lm, decoding.limits(model.generation.eos_ids)), []
+    return watch(model, checkpoint, decoding, prompts, key, console, seconds_per_frame, stop)
+  stops = prompting.stops_of(model, stop)
+  decoder, results = Decoder(model.lm, decoding.limits(model.generation.eos_ids, stops)), []
   for result in decoder.generate(decoding.method, model.params, prompts, key, batch_size=1):
-    print(model.need_tokenizer().decode(result.prompt_tokens + result.text_tokens))
+    text = model.need_tokenizer().decode(result.prompt_tokens + result.text_tokens)
+    before = len(model.need_tokenizer().decode(result.prompt_tokens))
+    print(text[:before] + before_stop(text[before:], stop))
     print(f"-- {live.summary(result)}\n", flush=True)
     results.append(result)
   return results
@@ -157,6 +173,7 @@ def _parser() -> Parser:
   add("--prompts_file", help="text file with one prompt per line, or .jsonl with the field prompt")
   add("--prompt_tokens", help="token ids, one list per prompt: [[1,2],[3]]")
   add("--hole", help="what stands for a mask token in a text prompt (mdm and ssmd)")
+  add("--stop", action="append", help=_STOP_HELP)
   add("--json", action="store_true", help="print one JSON object per prompt")
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
   add("--batch_size", type=int, default=16, help="prompts decoded together (with --json)")
@@ -178,7 +195,7 @@ def main(argv: list[str]) -> int:
       args.checkpoint, dtype=args.dtype, attention=args.attention_backend, adapter=args.adapter
     )
   )
-  eos_ids = model.generation.eos_ids
+  eos_ids, stop = model.generation.eos_ids, args.stop or []
   prompts = find_prompts(args, model.need_tokenizer())
   one_by_one = not args.json or min(args.batch_size, len(prompts)) == 1
   decoding = named or tuned.decoding_of(texts, model, one_by_one)
@@ -188,18 +205,19 @@ def main(argv: list[str]) -> int:
   prompting.check(prompts, model, decoding)
   key = jax.random.key(args.seed)
   if not args.json:
-    tell(model, args.checkpoint, decoding, prompts, key, Console(), args.frame_seconds)
+    tell(model, args.checkpoint, decoding, prompts, key, Console(), args.frame_seconds, stop)
     return 0
-  decoder = Decoder(model.lm, decoding.limits(eos_ids))
+  decoder = Decoder(model.lm, decoding.limits(eos_ids, prompting.stops_of(model, stop)))
   settings = {
     "decoder": decoding.flat(),
     "checkpoint": args.checkpoint,
     "adapter": args.adapter,
+    "stop": stop,
     "seed": args.seed,
     "device": record.device(),
     "dtype": model.lm.config.precision,
   }
   for result in decoder.generate(method, model.params, prompts, key, args.batch_size):
     compiled = {"compile_seconds": decoder.compile_seconds}
-    print(plain_json.dumps(as_record(result, model, method, settings | compiled)), flush=True)
+    print(plain_json.dumps(as_record(result, model, method, settings | compiled, stop)), flush=True)
   return 0

@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from sbdjax import failures
-from sbdjax.data import chat
+from sbdjax.data import chat, token_pieces
 from sbdjax.errors import DataError, UsageError
 from sbdjax.foreign import contained, read_json
 
@@ -158,6 +158,14 @@ class LibraryTokenizer:
 
   def stream(self) -> "LibraryStream":
     return LibraryStream(self._library, self._is_text)
+
+  def token_bytes(self) -> list[bytes]:
+    added = self._library.get_added_tokens_decoder()
+    special = {i for i, token in added.items() if token.special}
+    piece = token_pieces.reader(self._library.decoder)
+    texts = {i: text for text, i in self._library.get_vocab(with_added_tokens=True).items()}
+    shown = lambda i: i in texts and i not in special and self._is_text(i)
+    return [piece(texts[i]) if shown(i) else b"" for i in range(self.vocab_size)]
 
   def _special(self, name: str, wanted: bool) -> list[int]:
     token = getattr(self, f"{name}_id")

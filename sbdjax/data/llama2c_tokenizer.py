@@ -105,6 +105,9 @@ class Llama2cTokenizer:
   def stream(self, show_mask: str = "") -> ByteStream:
     return ByteStream(functools.partial(self._piece_text, show_mask.encode()))
 
+  def token_bytes(self) -> list[bytes]:
+    return list(self._text)
+
   def _piece_text(self, mask_text: bytes, previous: int | None, token: int) -> bytes:
     if token == self.mask_id:
       return mask_text

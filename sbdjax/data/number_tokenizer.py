@@ -35,3 +35,6 @@ class NumberTokenizer:
 
   def stream(self) -> ByteStream:
     return ByteStream(lambda _, token: self.decode([token]).encode())
+
+  def token_bytes(self) -> list[bytes]:
+    return [f"{i} ".encode() for i in range(self.vocab_size)]

@@ -43,6 +43,9 @@ class Text8Tokenizer:
   def stream(self) -> ByteStream:
     return ByteStream(lambda _, token: self.decode([token]).encode())
 
+  def token_bytes(self) -> list[bytes]:
+    return [character.encode() for character in ALPHABET]
+
 
 def _character(token: int) -> str:
   return ALPHABET[token] if 0 <= token < len(ALPHABET) else "\ufffd"

@@ -77,6 +77,15 @@ class Tokenizer(Protocol):
   def stream(self) -> TokenStream:
     """A decoder that is fed one token at a time."""
 
+  def token_bytes(self) -> list[bytes]:
+    """The bytes that each token adds to a text, in order of ids; b"" for special ones.
+
+    What stands at the start of a text may lack its leading space.
+
+    Raises:
+      UsageError: a token's text depends on its neighbours.
+    """
+
 
 def beginning(tokenizer: Tokenizer) -> list[int]:
   """What prompts begin with: the bos token, if there is one, unless the tokenizer's files say

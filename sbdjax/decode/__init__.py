@@ -22,6 +22,7 @@ Where to find what the papers say:
     any_order/mdm.py        masked diffusion: ancestral, first-hitting, by confidence
     any_order/ssmd.py       self-speculative masked diffusion (Algorithms 2 and 3)
     base.py                 the sampler interface, and the bookkeeping of rows
+    stops.py                stop strings: rows that end with the token that completes one
     registry.py             methods and parts by name; flat_names.py: their settings
 """
 

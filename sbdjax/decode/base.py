@@ -6,7 +6,8 @@ contract test (tests/decode/test_contract.py): while_loop equals the Python loop
 equals its row in a batch; finished rows never change; no mask token is ever in the output.
 
 What a forward does to a row is written here once: `reveal` puts tokens in place and counts the
-forward, `finish` says how far the text is final and whether the row ends, by EOS or by its limit.
+forward, `finish` says how far the text is final and whether the row ends, by EOS, by a stop string or by its
+limit.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import pytree
+from sbdjax.decode.stops import STOPPED, Stops
 from sbdjax.errors import UsageError
 
 
@@ -61,11 +63,14 @@ class Limits(pytree.Struct):
     max_tokens: largest number of generated tokens of any row (static: it sizes the buffers).
     eos_ids: tokens that end a row; they are part of its output. () for none.
     max_tokens_B: int32 [B] or a number, a smaller limit for each row; None: `max_tokens` for all.
+    stops: strings that end a row; the token that completes one is part of its output. None: there
+      are none.
   """
 
   max_tokens: int = pytree.static()
   eos_ids: tuple[int, ...] = pytree.static(default=())
   max_tokens_B: Any = None
+  stops: Stops | None = None
 
   def __post_init__(self) -> None:
     if self.max_tokens < 1:
@@ -99,9 +104,12 @@ class Generation(pytree.Struct):
     drafted_B: int32, tokens that drafts proposed, in forwards that verified them.
     accepted_B: int32, how many of them became text.
     done_B: bool, the row is finished.
-    eos_B: bool, the row ended by an EOS token (else by its length limit).
-    text_end_B: int32, one past the first EOS, for samplers that fill a whole canvas and therefore
-      have tokens after it; None: the text ends at `length_B`.
+    eos_B: bool, the row ended by an EOS token (else by a stop string or its length limit).
+    stop_B: bool, the row ended by a stop string; None where there are none.
+    stop_state_B: int32, the state of `Limits.stops` at `length_B`; for samplers that fill a whole
+      canvas, at its beginning.
+    text_end_B: int32, one past the first EOS or stop string, for samplers that fill a whole canvas
+      and therefore have tokens after it; None: the text ends at `length_B`.
     causal_passes_B: int32, passes of the causal blocks of a self-speculative model, whose `nfe_B`
       are passes of its trunk; None for every other model.
     blocks: blocks of (trunk, causal blocks) there.
@@ -118,18 +126,31 @@ class Generation(pytree.Struct):
   accepted_B: jax.Array
   done_B: jax.Array
   eos_B: jax.Array
+  stop_B: jax.Array | None = None
+  stop_state_B: jax.Array | None = None
   text_end_B: jax.Array | None = None
   causal_passes_B: jax.Array | None = None
   blocks: tuple[int, int] | None = pytree.static(default=None)
 
 
-def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: int) -> Generation:
+def start(
+  prompt_BxP: jax.Array,
+  prompt_len_B: jax.Array,
+  capacity: int,
+  fill: int,
+  stops: Stops | None = None,
+) -> Generation:
   """A Generation that holds the prompts, `fill` after them, and nothing generated yet."""
   batch, width = prompt_BxP.shape
   index_C = jnp.arange(capacity)
   tokens = jnp.pad(prompt_BxP.astype(jnp.int32), ((0, 0), (0, capacity - width)))
   tokens = jnp.where(index_C < prompt_len_B[:, None], tokens, fill)
   zero_B = jnp.zeros((batch,), jnp.int32)
+  stop_B = stop_state_B = None
+  if stops is not None:
+    last_B = jnp.maximum(prompt_len_B - 1, 0)[:, None]
+    stop_state_B = stops.start(jnp.take_along_axis(tokens, last_B, axis=1)[:, 0])
+    stop_B = zero_B.astype(bool)
   return Generation(
     tokens_BxC=tokens,
     prompt_len_B=prompt_len_B.astype(jnp.int32),
@@ -142,6 +163,8 @@ def start(prompt_BxP: jax.Array, prompt_len_B: jax.Array, capacity: int, fill: i
     accepted_B=zero_B,
     done_B=zero_B.astype(bool),
     eos_B=zero_B.astype(bool),
+    stop_B=stop_B,
+    stop_state_B=stop_state_B,
   )
 
 
@@ -185,8 +208,9 @@ def finish(
 ) -> Generation:
   """Ends rows: the text before `final_B` will not change any more.
 
-  Sets `length_B` to the end of the final text, which its first EOS or the row's limit may cut
-  short, and `done_B` and `eos_B` accordingly. The caller keeps finished rows as they were.
+  Sets `length_B` to the end of the final text, which its first EOS or stop string or the row's
+  limit may cut short, and `done_B`, `eos_B` and `stop_B` accordingly. The caller keeps finished
+  rows as they were.
 
   Args:
     position_BxT: positions that hold all text that was not final before (and may hold more).
@@ -195,7 +219,20 @@ def finish(
   """
   end_B = out.prompt_len_B + limits.of_rows(out.prompt_len_B.shape[0])
   cut_B, eos_B = first_eos(out, limits, position_BxT, token_BxT, jnp.minimum(final_B, end_B))
-  return out.replace(length_B=cut_B, done_B=eos_B | (final_B >= end_B), eos_B=eos_B)
+  new = out.replace(length_B=cut_B, done_B=eos_B | (final_B >= end_B), eos_B=eos_B)
+  if limits.stops is None:
+    return new
+  assert out.stop_state_B is not None  # `start` was given the same strings
+  new_BxT = (position_BxT >= out.length_B[:, None]) & (position_BxT < cut_B[:, None])
+  state_BxT = limits.stops.after(out.stop_state_B, token_BxT, new_BxT)
+  cut_B, stop_B = first_stop(state_BxT, position_BxT, cut_B)
+  return new.replace(
+    length_B=cut_B,
+    done_B=new.done_B | stop_B,
+    eos_B=eos_B & ~stop_B,
+    stop_B=stop_B,
+    stop_state_B=state_BxT[:, -1],
+  )
 
 
 def first_eos(
@@ -212,6 +249,19 @@ def first_eos(
   return eos_end_B, jnp.any(eos_BxT, axis=1)
 
 
+def first_stop(
+  state_BxT: jax.Array, position_BxT: jax.Array, final_B: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """One past the token that completes a stop string, else `final_B`; and whether there is one.
+
+  Args:
+    state_BxT: int32, of `Limits.stops` after the token at each position.
+  """
+  stopped_BxT = state_BxT == STOPPED
+  end_B = jnp.min(jnp.where(stopped_BxT, position_BxT + 1, final_B[:, None]), axis=1)
+  return end_B, jnp.any(stopped_BxT, axis=1)
+
+
 def append(
   out: Generation,
   tokens_BxT: jax.Array,
@@ -221,7 +271,7 @@ def append(
 ) -> Generation:
   """One more forward, after which the first `added_B` >= 1 of `tokens_BxT` follow each row's text.
 
-  Tokens after the first EOS or beyond the row's limit are dropped, and the row is then done.
+  Tokens after the first EOS or stop string or beyond the row's limit are dropped, and the row is then done.
 
   Args:
     width: int32 [B] or a number, the query tokens of the forward.

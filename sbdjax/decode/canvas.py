@@ -1,7 +1,7 @@
 """A row of tokens and masks that is filled in place: what samplers that do so share.
 
-The network sees the whole row at once. The row ends where it was asked to, not at its first EOS:
-its text does, and `base.Generation.text_end_B` says where that is.
+The network sees the whole row at once. The row ends where it was asked to, not at its first EOS or
+stop string: its text does, and `base.Generation.text_end_B` says where that is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def start(
     The rows, and one past the end of each, int32 [B].
   """
   capacity = prompt_BxP.shape[1] + limits.max_tokens
-  out = base.start(prompt_BxP, prompt_len_B, capacity, mask_id)
+  out = base.start(prompt_BxP, prompt_len_B, capacity, mask_id, limits.stops)
   end_B = out.prompt_len_B + limits.of_rows(prompt_BxP.shape[0])
   return finish(out, limits, end_B, mask_id), end_B
 
@@ -35,9 +35,10 @@ def masked(tokens_BxC: jax.Array, end_B: jax.Array, mask_id: int) -> jax.Array:
 
 
 def measure_text(out: Generation, limits: Limits, end_B: jax.Array, mask_id: int) -> Generation:
-  """`out` with `length_B`, `eos_B` and `text_end_B` of what its rows hold now.
+  """`out` with `length_B`, `text_end_B`, `eos_B` and `stop_B` of what its rows hold now.
 
-  A row is final up to its first mask after the prompt; its text ends with the first EOS there.
+  A row is final up to its first mask after the prompt; its text ends with the first EOS or stop
+  string there.
 
   Args:
     end_B: int32, one past the end of each row.
@@ -46,7 +47,14 @@ def measure_text(out: Generation, limits: Limits, end_B: jax.Array, mask_id: int
   open_BxC = masked(out.tokens_BxC, end_B, mask_id) & (index_1xC >= out.prompt_len_B[:, None])
   length_B = jnp.min(jnp.where(open_BxC, index_1xC, end_B[:, None]), axis=1)
   text_end_B, eos_B = base.first_eos(out, limits, index_1xC, out.tokens_BxC, length_B)
-  return out.replace(length_B=length_B, eos_B=eos_B, text_end_B=text_end_B)
+  new = out.replace(length_B=length_B, eos_B=eos_B, text_end_B=text_end_B)
+  if limits.stops is None:
+    return new
+  assert out.stop_state_B is not None  # `base.start` was given the same strings
+  text_BxC = (index_1xC >= out.prompt_len_B[:, None]) & (index_1xC < text_end_B[:, None])
+  state_BxC = limits.stops.after(out.stop_state_B, out.tokens_BxC, text_BxC)
+  text_end_B, stop_B = base.first_stop(state_BxC, index_1xC, text_end_B)
+  return new.replace(text_end_B=text_end_B, eos_B=eos_B & ~stop_B, stop_B=stop_B)
 
 
 def finish(out: Generation, limits: Limits, end_B: jax.Array, mask_id: int) -> Generation:

@@ -10,6 +10,7 @@ from sbdjax.decode import bounds, flat_names, registry
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.method import Defaults, Method
+from sbdjax.decode.stops import Stops
 from sbdjax.errors import UsageError
 from sbdjax.settings import check_value
 
@@ -49,10 +50,10 @@ class Decoding:
     """The settings that have an effect, for records."""
     return {MAX_TOKENS: self.max_tokens, **flat_names.flat(self.method)}
 
-  def limits(self, eos_ids: tuple[int, ...]) -> Limits:
+  def limits(self, eos_ids: tuple[int, ...], stops: Stops | None = None) -> Limits:
     """When rows end."""
     # Buffers have room for one token at least.
-    return Limits(max(self.max_tokens, 1), eos_ids, None if self.max_tokens else 0)
+    return Limits(max(self.max_tokens, 1), eos_ids, None if self.max_tokens else 0, stops)
 
   def for_model(self, lm: Any, defaults: Defaults) -> Decoding:
     """These settings with what is left to the checkpoint filled in.

@@ -34,7 +34,8 @@ class Result:
   Attributes:
     prompt_tokens: ids given.
     tokens: ids generated; the whole canvas after the prompt for samplers that fill one.
-    valid: how many of them are text: up to the first EOS, which counts.
+    valid: how many of them are text: up to the first EOS, which counts, or the token that
+      completes a stop string.
     nfe: network forwards of this row, its prefill apart; of a self-speculative model in units of
       a forward of all its blocks, a fraction.
     prefill_nfe: forwards spent on the prompt.
@@ -43,7 +44,7 @@ class Result:
       (samplers that draft count commits instead; -1: filled in after the end).
     drafted: tokens that drafts proposed.
     accepted: how many of them became text.
-    finish: "eos" or "length".
+    finish: "eos", "stop" (a stop string) or "length".
     seconds: wall-clock of the batch this row was decoded in, without compilation.
     batch_size: prompts decoded together, in a list's last batch perhaps fewer. Rows that fill up a
       program repeat a prompt and are not counted.
@@ -139,7 +140,7 @@ def results_of(out: Generation, rows: int, seconds: float, batch_size: int) -> l
         drafted=int(out.drafted_B[i]),
         accepted=int(out.accepted_B[i]),
         reveal_step=out.reveal_step_BxC[i, start:stop].tolist(),
-        finish="eos" if out.eos_B[i] else "length",
+        finish=finish_of(out, i),
         seconds=seconds,
         batch_size=batch_size,
         trunk_passes=trunk_passes,
@@ -147,6 +148,13 @@ def results_of(out: Generation, rows: int, seconds: float, batch_size: int) -> l
       )
     )
   return results
+
+
+def finish_of(out: Generation, row: int) -> str:
+  """Why a finished row ended."""
+  if out.stop_B is not None and out.stop_B[row]:
+    return "stop"
+  return "eos" if out.eos_B[row] else "length"
 
 
 class PromptBatch(NamedTuple):

@@ -61,6 +61,21 @@ def test_json_of_ragged_token_prompts(tiny, capsys):
     assert line["device"] == "cpu" and line["batch_size"] == 1 and line["compile_seconds"] > 0
 
 
+def test_stop_strings(capsys):
+  args = ("--checkpoint=stories260K", "--prompt=Once upon a time", "--decoder.max_tokens=60")
+  assert run(*args, "--stop=big, red", "--stop= park", "--json") == 0
+  (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+  shown = STORY[len("Once upon a time") : STORY.index(" park")]
+  assert (
+    line["text"] == shown and line["finish"] == "stop" and line["stop"] == ["big, red", " park"]
+  )
+  assert line["nfe"] == line["valid_tokens"] < 40
+  assert run(*args, "--stop= park") == 0
+  assert capsys.readouterr().out.startswith(f"Once upon a time{shown}\n-- ")
+  assert run(*args, "--stop=") == 2
+  assert "stop string is empty" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_sbd_from_a_file_of_prompts(tiny, tmp_path, capsys):
   (tmp_path / "prompts.txt").write_text("Tom had a dog\n\nOnce\n")

@@ -2,7 +2,8 @@
 
 The compiled loop equals stepping in Python, and a reference without a cache; a row alone equals
 its row in a ragged batch; finished rows never change; nothing is traced twice; every row keeps its
-own EOS and length limit, and a smaller limit gives a prefix; the mask token is never in the output.
+own EOS and length limit, and a smaller limit gives a prefix; a stop string cuts a row where its text
+first holds it, and nothing after it is paid for; the mask token is never in the output.
 """
 
 import collections
@@ -14,9 +15,11 @@ import numpy as np
 import pytest
 
 from sbdjax.decode import base
+from sbdjax.decode.stops import stops_for
 from sbdjax.lm import make_lm
 from tests import models
 from tests.decode.registry import CONFIG, EOS, MASK, MAX_TOKENS, SAMPLERS
+from tests.jit import quick_jit
 from tests.reference import network
 
 PROMPTS = np.array(
@@ -40,6 +43,12 @@ PARAMS = models.random_params(LM, seed=5)
 PARAMS["head"] = 0.5 * PARAMS["head"]
 
 
+# Tokens as text, EOS and the mask token apart: strings end inside of tokens and run over several.
+PIECES = [b"a", b"b", b"ab", b"", b"ba", b"c", b"bc", b"", b"cab", b"aa", b"b", b""]
+STOP_STRINGS = ("abb", "bca", "cc", "aaa")
+STOPS = stops_for(STOP_STRINGS, PIECES)
+
+
 def with_mask_row(factor):
   """Parameters whose output row of the mask token, which is no input row, is scaled."""
   return {**PARAMS, "head": PARAMS["head"].at[MASK].multiply(factor)}
@@ -55,8 +64,8 @@ class Compiled:
   def __init__(self, case):
     self.case = case
 
-    def sampler(limits_B):
-      return case.build(LM, base.Limits(MAX_TOKENS, EOS, limits_B))
+    def sampler(limits_B, stops=None):
+      return case.build(LM, base.Limits(MAX_TOKENS, EOS, limits_B, stops))
 
     self.traces = collections.Counter()
 
@@ -72,12 +81,21 @@ class Compiled:
       self.traces["step"] += 1
       return sampler(limits_B).step(*args)
 
+    def decode_until(limits_B, stops, *args):
+      return base.decode(sampler(limits_B, stops), *args)
+
     self._decode, self._init, self._step = jax.jit(decode), jax.jit(init), jax.jit(step)
+    self._decode_until = quick_jit(decode_until)
 
   def decode(self, limits=LIMITS, rows=slice(None), seed=0, prompts=PROMPTS):
     assert self.stepped
     args = (prompts[rows].astype(np.int32), LENGTHS[rows].astype(np.int32), row_keys(seed)[rows])
     return self._decode(limits[rows].astype(np.int32), PARAMS, *args)
+
+  def decode_until(self, order, seed=0):
+    """The rows in another order, with the stop strings below."""
+    args = (PROMPTS[order].astype(np.int32), LENGTHS[order].astype(np.int32), row_keys(seed)[order])
+    return self._decode_until(NO_LIMITS.astype(np.int32), STOPS, PARAMS, *args)
 
   def states(self, params=PARAMS):
     """Every state of the Python loop."""
@@ -239,6 +257,38 @@ def test_a_smaller_limit_gives_a_prefix(run):
       # Drafts that could have run on count another way where the canvas ends.
       assert steps == all_steps[:n] or run.case.fills_canvas
       assert nfe <= all_nfe
+
+
+def end_of_text(tokens):
+  """How many of the tokens are text, and whether a stop string ended it."""
+  for n in range(1, len(tokens) + 1):
+    text = b"".join(PIECES[t] for t in tokens[:n]).decode()
+    if any(string in text for string in STOP_STRINGS):
+      return n, True
+    if tokens[n - 1] in EOS:
+      return n, False
+  return len(tokens), False
+
+
+@pytest.mark.long
+def test_a_row_ends_with_the_token_that_completes_a_stop_string(run):
+  stopped = 0
+  for seed in (0, 1, 2):
+    plain, order = run.decode(NO_LIMITS, seed=seed), np.roll(np.arange(len(PROMPTS)), seed)
+    cut = run.decode_until(order, seed)
+    for at, row in enumerate(order):
+      (tokens, nfe, steps), (all_tokens, all_nfe, all_steps) = outputs(cut, at), outputs(plain, row)
+      n, by_string = end_of_text(all_tokens)
+      assert (bool(cut.out.stop_B[at]), bool(cut.out.done_B[at])) == (by_string, True)
+      assert tokens[:n] == all_tokens[:n] and steps[:n] == all_steps[:n]
+      assert not (by_string and cut.out.eos_B[at]) and nfe <= all_nfe
+      if run.case.fills_canvas:
+        assert int(cut.out.text_end_B[at] - cut.out.prompt_len_B[at]) == n
+        assert all(t == EOS[0] for t, step in zip(tokens, steps, strict=True) if step == -1)
+      else:
+        assert len(tokens) == n and nfe == max(steps) + 1
+      stopped += by_string
+  assert stopped
 
 
 def test_what_stands_behind_a_prompt_does_not_matter(run):

@@ -61,7 +61,7 @@ class AR(Method):
     def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
       slots = self.cache_slots(width, limits)
-      out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill=0)
+      out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, 0, limits.stops)
       cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, slots, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       return ARState(out, cache, base.row_keys(key, batch))

@@ -9,8 +9,8 @@ next block (2k tokens), hence time(2k) + (l - 1) time(k) for a block of l forwar
 Names: x_<t is the committed text, x-hat_t..t+k-1 the `canvas`, t `block_start`, l the forwards
 of a block. Where the paper is silent:
 
-* A row is finished as soon as its first EOS, or its length limit, has no mask before it; masks
-  after it are never looked at. The last block is not shortened, so a run with a smaller limit
+* A row is finished as soon as its first EOS or stop string, or its length limit, has no mask before
+  it; masks after it are never looked at. The last block is not shortened, so a run with a smaller limit
   gives a prefix of the longer one.
 * Noise for temperature > 0 is keyed by (row, forward, position).
 """
@@ -89,7 +89,7 @@ class SBD(Method):
     def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
       slots = self.cache_slots(width, limits)
-      out = base.start(prompt_BxP, prompt_len_B, slots, fill=mask_id)
+      out = base.start(prompt_BxP, prompt_len_B, slots, mask_id, limits.stops)
       cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B, slots, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       pending_B = jnp.zeros((batch,), bool)

@@ -124,7 +124,7 @@ class VerifiedSBD(Method):
     def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
       capacity = self.cache_slots(width, limits)
-      out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill=mask_id)
+      out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, mask_id, limits.stops)
       cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, capacity, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       drafts = no_drafts(self, batch, lm.config.vocab_size)

@@ -19,6 +19,7 @@ from sbdjax import pytree
 from sbdjax.decode import base, canvas
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.method import ATTENTION, AUTO, Defaults, Part
+from sbdjax.decode.stops import STOPPED
 from sbdjax.errors import UsageError
 
 EXIT_AT = ("block", "eos")
@@ -34,7 +35,7 @@ class Blocks(Part):
     attention: "full" or "block_causal", what the model was trained with; "auto": the checkpoint
       says.
     early_exit: a row ends with its first block that is nothing but EOS; what follows is filled
-      with EOS.
+      with EOS. With the block that completes a stop string it ends in any case.
     exit_at: "block", as above, or "eos": with its first block that holds an EOS.
 
   Raises:
@@ -162,7 +163,7 @@ def start(
 ) -> BlockState:
   """Prompts followed by masks; no cache yet."""
   batch, width = prompt_BxP.shape
-  out = base.start(prompt_BxP, prompt_len_B, grid.capacity(width), grid.mask_id)
+  out = base.start(prompt_BxP, prompt_len_B, grid.capacity(width), grid.mask_id, grid.limits.stops)
   zero_B = jnp.zeros((batch,), jnp.int32)
   return BlockState(
     out=out.replace(text_end_B=out.length_B),
@@ -238,7 +239,8 @@ def close_blocks(
 ) -> BlockState:
   """Leaves the finished blocks at the front of the window, at most `most_B` of them.
 
-  Ends rows whose canvas is full, or at their early exit.
+  Ends rows whose canvas is full, at their early exit, or with the block that completes a stop
+  string; what follows is filled with EOS.
 
   Args:
     tokens_BxW: what stands in the window now.
@@ -249,7 +251,7 @@ def close_blocks(
   exists_BxN = window.inside_BxW[:, ::k]
   closed_BxN = leading(~open_blocks(grid, window, tokens_BxW) & exists_BxN)
   closed_BxN &= jnp.arange(num_blocks) < most_B[:, None]
-  exits_BxN = closed_BxN & exits(grid, window, tokens_BxW)
+  exits_BxN = closed_BxN & exits(grid, out, window, tokens_BxW)
   exit_B = jnp.any(exits_BxN, axis=1)
   num_closed_B = jnp.where(exit_B, jnp.argmax(exits_BxN, axis=1) + 1, jnp.sum(closed_BxN, axis=1))
   start_B = jnp.minimum(state.start_B + k * num_closed_B, state.end_B)
@@ -266,8 +268,24 @@ def close_blocks(
   )
 
 
-def exits(grid: BlockGrid, window: BlockWindow, tokens_BxW: jax.Array) -> jax.Array:
-  """bool [B, N]: a block with these tokens would end its row."""
+def exits(
+  grid: BlockGrid, out: Generation, window: BlockWindow, tokens_BxW: jax.Array
+) -> jax.Array:
+  """bool [B, N]: a block with these tokens would end its row, if nothing before it is open."""
+  exits_BxN = exits_early(grid, window, tokens_BxW)
+  if grid.limits.stops is None:
+    return exits_BxN
+  assert out.stop_state_B is not None  # `start` was given the same strings
+  text_BxC = base.put(out.tokens_BxC, window.position_BxW, tokens_BxW, window.inside_BxW)
+  generated_BxC = jnp.arange(text_BxC.shape[1]) >= out.prompt_len_B[:, None]
+  state_BxC = grid.limits.stops.after(out.stop_state_B, text_BxC, generated_BxC)
+  last_BxN = window.position_BxW[:, grid.block_size - 1 :: grid.block_size]
+  state_BxN = jnp.take_along_axis(state_BxC, last_BxN, axis=1, mode="clip")
+  return exits_BxN | (state_BxN == STOPPED)
+
+
+def exits_early(grid: BlockGrid, window: BlockWindow, tokens_BxW: jax.Array) -> jax.Array:
+  """bool [B, N]: a block with these tokens would end its row by an early exit."""
   if grid.exit_at is None:
     return jnp.zeros(window.maskable_BxN.shape, bool)
   eos_BxW = grid.limits.is_eos(tokens_BxW)

@@ -255,7 +255,7 @@ def last_step(
   # Nothing after this block could be drafted by the forward that is spared.
   alone_B = (state.start_B + k * (first_B + 1) >= state.end_B) | (not method.eager)
   if method.skip_known_forwards:
-    alone_B |= jnp.any(blocks.exits(grid, window, tokens_BxW) & here_BxN, axis=1)
+    alone_B |= jnp.any(blocks.exits(grid, state.out, window, tokens_BxW) & here_BxN, axis=1)
   # The block in progress; a later one only where nothing is left to be done for that one.
   now_B = (first_B == 0) | method.reuse_verified_kv
   last_B = (left_B > 0) & known_B & full_B & alone_B & now_B & ~storing_B

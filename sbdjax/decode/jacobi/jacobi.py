@@ -145,9 +145,9 @@ class JacobiBase(Method):
 
     def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
-      text = width + limits.max_tokens
       # Drafts may stand beyond the limit, and so may those of the next blocks.
-      out = base.start(prompt_BxP, prompt_len_B, text + 2 * columns, fill=lm.config.mask_id or 0)
+      capacity = width + limits.max_tokens + 2 * columns
+      out = base.start(prompt_BxP, prompt_len_B, capacity, lm.config.mask_id or 0, limits.stops)
       prompt_BxP, committed_B = out.tokens_BxC[:, :width], out.prompt_len_B - 1
       slots = self.cache_slots(width, limits)
       cache = prefill(lm, params, prompt_BxP, committed_B, slots, kept)

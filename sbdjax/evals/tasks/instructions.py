@@ -1,0 +1,57 @@
+"""IFEval: instructions whose following can be checked, by the harness's own checkers."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+from sbdjax.errors import DataError
+from sbdjax.evals.tasks import harness
+from sbdjax.evals.tasks.files import Files
+from sbdjax.evals.tasks.task import Document, Generation, Metric, Prompt, Task, Values, ratio
+
+_TOKENS = 1280
+_PROMPT, _INSTRUCTION = "prompt_level_{}_acc", "inst_level_{}_acc"
+
+
+def _documents(files: Files) -> Sequence[Document]:
+  return [doc | {"id": str(doc["key"])} for doc in files.rows("ifeval.jsonl")]
+
+
+def _item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
+  del shots
+  return Generation(id, Prompt(doc["prompt"]), (), _TOKENS, types.MappingProxyType(doc))
+
+
+def followed(item: Generation, answer: str) -> Values:
+  """Whether all instructions of a prompt were followed, and how many of how many; strictly, and
+  with a first or last line or asterisks left out."""
+  own = harness.utilities("ifeval")
+  try:
+    found = own.process_results(dict(item.reference), [answer])
+  except LookupError as e:
+    raise DataError(
+      "IFEval's checkers count sentences with data of nltk, which is missing: get it with "
+      "`python -m nltk.downloader punkt_tab`, or name its folder in NLTK_DATA"
+    ) from e
+  values: dict[str, float | tuple[float, ...]] = {}
+  for how in ("strict", "loose"):
+    each = found[_INSTRUCTION.format(how)]
+    values[_PROMPT.format(how)] = float(found[_PROMPT.format(how)])
+    values[_INSTRUCTION.format(how)] = (float(sum(each)), float(len(each)))
+  return values
+
+
+TASKS = (
+  Task(
+    "ifeval",
+    _documents,
+    _item,
+    followed,
+    {
+      name.format(how): metric
+      for how in ("strict", "loose")
+      for name, metric in ((_PROMPT, Metric()), (_INSTRUCTION, Metric(ratio)))
+    },
+  ),
+)

@@ -1,0 +1,151 @@
+"""Answers that end at stop strings, which are found while decoding."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from sbdjax import prompts as prompting
+from sbdjax.bench.per_prompt import Ratio, ratio_of_sums
+from sbdjax.decode.decoding import Decoding
+from sbdjax.decode.generate import Decoder, Result
+from sbdjax.decode.programs import Shared, shared
+from sbdjax.decode.stops import before_stop
+from sbdjax.interop.pretrained import Pretrained
+from sbdjax.lm import LM
+from sbdjax.sigma_lm import SigmaLM
+
+
+class Written(NamedTuple):
+  """One answer.
+
+  Attributes:
+    text: up to the first stop string, which is no part of it, or to what ends a text.
+    result: of the decoder; its text ends with the token that completes the stop string.
+  """
+
+  text: str
+  result: Result
+
+  def details(self) -> dict[str, Any]:
+    """What is recorded of it: JSON-like. `tokens` and `nfe` end where the answer does; `seconds`
+    are those of its batch."""
+    names = ("nfe", "prefill_nfe", "query_tokens", "drafted", "accepted", "finish", "batch_size")
+    numbers = {name: getattr(self.result, name) for name in names}
+    prompt, seconds = len(self.result.prompt_tokens), round(self.result.seconds, 8)
+    return {
+      "prompt_tokens": prompt,
+      "text": self.text,
+      "tokens": self.result.valid,
+      **numbers,
+      "seconds": seconds,
+    }
+
+
+class Spent(NamedTuple):
+  """What answers cost, each until its end.
+
+  Attributes:
+    tokens: of all answers.
+    tokens_per_forward: with an interval by bootstrap over answers.
+    tokens_per_second: of decoding in batches, prompts included.
+  """
+
+  tokens: int
+  tokens_per_forward: Ratio
+  tokens_per_second: float
+
+
+def spent(records: Sequence[Mapping[str, Any]], counts_prefill: bool = False) -> Spent:
+  """Of recorded answers, as `Written.details` has them.
+
+  Args:
+    counts_prefill: a prompt's forwards count, as of `Method.counts_prefill`.
+  """
+  tokens = [r["tokens"] for r in records]
+  forwards = [r["nfe"] + counts_prefill * r["prefill_nfe"] for r in records]
+  # Rows of a batch have its seconds, to the last digit.
+  seconds = sum({r["seconds"] for r in records})
+  return Spent(sum(tokens), ratio_of_sums(tokens, forwards), sum(tokens) / seconds)
+
+
+def generate_until(
+  model: Pretrained,
+  decoding: Decoding,
+  prompts: Sequence[Sequence[int]],
+  stop: Sequence[Sequence[str]],
+  max_tokens: Sequence[int],
+  *,
+  seed: int = 0,
+  batch_size: int = 16,
+) -> list[Written]:
+  """Continues prompts, each until one of its stop strings, a text's end, or its own limit.
+
+  Prompts with the same stop strings are decoded together. Calls with one model share programs.
+
+  Args:
+    decoding: the method, as of `Decoding.for_model`; its limit is not used.
+    prompts: token ids.
+    stop: strings, of each prompt.
+    max_tokens: of each prompt; the model's context may leave fewer.
+
+  Raises:
+    UsageError: a prompt the model cannot continue.
+  """
+  context = model.lm.config.max_seq_len
+  limits = [
+    max(1, min(most, context - len(prompt)))
+    for prompt, most in zip(prompts, max_tokens, strict=True)
+  ]
+  groups: dict[tuple[str, ...], list[int]] = {}
+  for i, strings in enumerate(stop):
+    groups.setdefault(tuple(strings), []).append(i)
+  written: dict[int, Written] = {}
+  for strings, members in groups.items():
+    results = _continued(
+      model,
+      decoding,
+      [list(prompts[i]) for i in members],
+      strings,
+      [limits[i] for i in members],
+      jax.random.key(seed),
+      batch_size,
+    )
+    for i, result in zip(members, results, strict=True):
+      written[i] = Written(answer_text(model, result, strings), result)
+  return [written[i] for i in range(len(prompts))]
+
+
+def _continued(
+  model: Pretrained,
+  decoding: Decoding,
+  prompts: list[list[int]],
+  strings: tuple[str, ...],
+  limits: list[int],
+  key: jax.Array,
+  batch_size: int,
+) -> list[Result]:
+  for prompt, limit in zip(prompts, limits, strict=True):
+    prompting.check([prompt], model, Decoding(decoding.method, limit))
+  ends = Decoding(decoding.method, max(limits)).limits(
+    model.generation.eos_ids, prompting.stops_of(model, strings)
+  )
+  decoder = Decoder(model.lm, ends, using=_kept(model.lm))
+  return list(decoder.generate(decoding.method, model.params, prompts, key, batch_size, limits))
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(lm: LM | SigmaLM) -> Shared:
+  """Programs of the model in use."""
+  return shared(lm)
+
+
+def answer_text(model: Pretrained, result: Result, stop: Sequence[str]) -> str:
+  """The text of an answer, without what ended it."""
+  tokens = result.text_tokens
+  kept = tokens[:-1] if tokens and tokens[-1] in model.generation.eos_ids else tokens
+  text = prompting.text_after(model.need_tokenizer(), result.prompt_tokens, kept)
+  return before_stop(text, stop)

@@ -1,0 +1,78 @@
+"""Answers that end at stop strings: each prompt its own, whatever stands beside it."""
+
+import pytest
+
+import sbdjax
+from sbdjax import prompts as prompting
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.decoding import Decoding
+from sbdjax.errors import UsageError
+from sbdjax.evals import turns
+from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
+from sbdjax.evals.until import generate_until, spent
+from sbdjax.interop.pretrained import load_pretrained
+
+TEXTS = ["Once upon a time", "Lily and Ben", "Tom had a dog"]
+
+
+@pytest.fixture(scope="module")
+def model():
+  return load_pretrained("stories260K-sbd")
+
+
+def ids(model):
+  return [prompting.encode(model.need_tokenizer(), text) for text in TEXTS]
+
+
+def test_each_prompt_ends_at_its_own_strings_and_limit(model):
+  stop, limits = [[". "], [], [". "]], [40, 12, 3]
+  written = generate_until(model, Decoding(AR()), ids(model), stop, limits, batch_size=2)
+  plain = [o.text for o in sbdjax.generate(model, TEXTS, AR(), max_tokens=40)]
+  first, second, third = written
+  assert first.text == plain[0].partition(". ")[0] and first.result.finish == "stop"
+  assert first.result.nfe == first.result.valid < 40
+  assert (second.result.valid, second.result.finish) == (12, "length")
+  assert plain[1].startswith(second.text) and third.result.valid == 3
+  details = first.details()
+  assert details["prompt_tokens"] == len(ids(model)[0]) and details["nfe"] == first.result.nfe
+  assert {"text", "tokens", "query_tokens", "seconds", "finish"} <= set(details)
+  cost = spent([w.details() for w in written])
+  assert cost.tokens == first.result.valid + 15 and cost.tokens_per_forward.value == 1.0
+  assert spent([details], counts_prefill=True).tokens_per_forward.value < 1.0
+  # Two batches: that of the first and the third prompt, and that of the second.
+  seconds = first.result.seconds + second.result.seconds
+  assert cost.tokens_per_second == pytest.approx(cost.tokens / seconds, rel=1e-3)
+
+
+def test_an_answer_is_as_long_as_the_context_leaves_room(model):
+  context = model.lm.config.max_seq_len
+  prompt = (ids(model)[0] * context)[: context - 5]
+  (written,) = generate_until(model, Decoding(AR()), [prompt], [[]], [1000])
+  assert written.result.valid <= 5
+  with pytest.raises(UsageError, match="exceeds the model's context"):
+    generate_until(model, Decoding(AR()), [prompt * 2], [[]], [10])
+
+
+def test_methods_answer_in_turns_and_are_compared_with_ar(model):
+  sbd = sbdjax.decode.VerifiedSBD(4)
+  lossy = sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(5.0))
+  score = lambda item, answer: {"said": float(item.reference in answer)}
+  task = Task("toy", lambda files: [], lambda *_: None, score, {"said": Metric()})
+  found = turns.Turns(model, {"AR": AR(), "verified": sbd, "lossy": lossy}, [". "], 32, 16)
+  records = []
+  for number, text in enumerate(TEXTS):
+    item = Generation(str(number), Prompt(text), (". ",), 32, "a")
+    answers = found.answers(turns.prompt_of(model, item, None), number)
+    records.append(turns.record_of(task, item, answers))
+  (plain,) = sbdjax.generate(model, TEXTS[0], AR(), max_tokens=32, stop=". ")
+  first = records[0]["runs"]
+  assert first["AR"]["text"] == first["verified"]["text"] == plain.text
+  assert first["AR"]["tokens"] == first["AR"]["nfe"] == len(plain.tokens)
+  summaries = turns.summaries(records)
+  ar, verified = summaries["AR"], summaries["verified"]
+  assert (ar.same, verified.same, verified.items) == (3, 3, 3) and summaries["lossy"].same < 3
+  assert ar.tpf.value == ar.speedup.value == 1 and verified.tpf.value > 1
+  with pytest.raises(UsageError, match="of at most 16"):
+    found.answers([1] * 17, 0)
+  with pytest.raises(UsageError, match="no exact cache"):
+    turns.Turns(model, {"AR": AR(), "static": sbdjax.decode.Static()}, [], 8, 16)
