@@ -1,0 +1,3 @@
+"""language_modeling"""
+
+TASKS = ()

@@ -1,0 +1,3 @@
+"""multiple_choice"""
+
+TASKS = ()
