@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sbdjax.errors import UsageError
+from sbdjax.evals.bootstrap import Statistic, mean
 from sbdjax.evals.tasks.files import Files
 
 # The harness's variant of a task, which is called by the task's name alone.
@@ -195,40 +196,36 @@ Answer = Any
 Values = Mapping[str, float | tuple[float, ...]]
 
 
-def mean(values: np.ndarray) -> float:
-  """float [N] -> their mean."""
-  return float(np.mean(values))
+def perplexity(nats: np.ndarray) -> np.ndarray:
+  """log p of each item [..., N] -> exp of minus their mean."""
+  return np.exp(-np.mean(nats, axis=-1))
 
 
-def perplexity(log_probs: np.ndarray) -> float:
-  """float [N] nats -> exp of minus their mean."""
-  return math.exp(-np.mean(log_probs))
+def weighted_perplexity(nats: np.ndarray, units: np.ndarray) -> np.ndarray:
+  """log p and words or bytes of each item -> perplexity of one of them."""
+  return np.exp(-ratio(nats, units))
 
 
-def weighted_perplexity(sums: np.ndarray) -> float:
-  """float [N, (nats, units)] -> perplexity of a unit."""
-  return math.exp(-sums[:, 0].sum() / sums[:, 1].sum())
+def bits_per_unit(nats: np.ndarray, units: np.ndarray) -> np.ndarray:
+  """log p and bytes of each item -> bits of one of them."""
+  return -ratio(nats, units) / math.log(2)
 
 
-def bits_per_unit(sums: np.ndarray) -> float:
-  """float [N, (nats, units)] -> bits of a unit."""
-  return float(-sums[:, 0].sum() / sums[:, 1].sum() / math.log(2))
-
-
-def ratio(sums: np.ndarray) -> float:
-  """float [N, (part, whole)] -> share of the whole."""
-  return float(sums[:, 0].sum() / sums[:, 1].sum())
+def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+  """Sum over sum."""
+  return np.sum(part, axis=-1) / np.sum(whole, axis=-1)
 
 
 class Metric(NamedTuple):
   """How the values of all items become one number.
 
   Attributes:
-    aggregate: float [N] or [N, K] of items -> the number; bootstrap draws items anew.
+    aggregate: columns [..., N] of N items -> [...], as `bootstrap.interval` calls it; a column where
+      an item's value is a number, several where it is a tuple.
     higher_is_better: of the number.
   """
 
-  aggregate: Callable[[np.ndarray], float] = mean
+  aggregate: Statistic = mean
   higher_is_better: bool = True
 
 
