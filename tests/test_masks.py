@@ -105,6 +105,18 @@ def cases():
     expected = [visibility.draft_tree(6, n, chain, sizes, a, v, branch) for n, a, v in trees]
     yield f"tree-{chain}-{branch}-{len(sizes)}", tree, new, 6 + new, expected
 
+  # a question with three options and a text alone; two questions, the second with an empty option
+  texts = [
+    [(4, None), (2, 0), (3, 0), (1, 0), (3, None)],
+    [(2, None), (2, 0), (3, None), (3, 2), (3, 2)],
+  ]
+  fields = [jnp.asarray(x) for x in visibility.shared_arrays(texts)]
+  expected = [visibility.shared_beginnings(0, 0, runs) for runs in texts]
+  yield "shared", masks.SharedBeginnings(*fields), 13, 13, expected
+  expected = [visibility.shared_beginnings(7, n, runs) for n, runs in zip((5, 0), texts, strict=True)]
+  rule = masks.SharedBeginnings(*fields, jnp.array([5, 0]))
+  yield "shared-cached", rule, 13, 20, expected
+
   # [clean text of 13; 9 noisy columns]: (name, rule, what a block sees of an earlier one)
   starts = jnp.array([0, 1, 4])
   contexts = [

@@ -282,9 +282,19 @@ class Task:
     return self.name if self.variant == HARNESS else f"{self.name}:{self.variant}"
 
   def items(
-    self, files: Files, *, num_fewshot: int | None = None, offset: int = 0, limit: int | None = None
+    self,
+    files: Files,
+    *,
+    num_fewshot: int | None = None,
+    offset: int = 0,
+    limit: int | None = None,
+    spread: bool = False,
   ) -> list[Item]:
-    """Items number offset .. offset + limit - 1 of the task's files.
+    """Items of the task's files: `limit` of them from `offset` on, or all of those.
+
+    Args:
+      num_fewshot: solved examples before each; None: the task's own number.
+      spread: the items are taken at even distances, not one after the other.
 
     Raises:
       DataError: a file that is missing or cannot be read.
@@ -292,15 +302,17 @@ class Task:
     """
     count = self.num_fewshot if num_fewshot is None else num_fewshot
     docs = self.read(files)
-    chosen = slice(offset, None if limit is None else offset + limit)
-    if not docs[chosen]:
+    left = len(docs) - offset
+    if left < 1:
       raise UsageError(f"{self.full_name} has {len(docs)} items: give an --offset below that")
+    taken = left if limit is None else min(limit, left)
+    chosen = [offset + (i * left // taken if spread else i) for i in range(taken)]
     shots: list[Sequence[Document]] = [()] * len(docs)
     if count:
       shots = self._shots(files, docs, count)
     ids = (str(doc.get("id", i)) for i, doc in enumerate(docs))
-    numbered = list(zip(docs, ids, shots, strict=True))[chosen]
-    return [self.item(*parts) for parts in numbered]
+    numbered = list(zip(docs, ids, shots, strict=True))
+    return [self.item(*numbered[i]) for i in chosen]
 
   def _shots(self, files: Files, docs: Sequence[Document], count: int) -> list[Sequence[Document]]:
     if self.shots is None:

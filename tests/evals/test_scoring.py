@@ -1,0 +1,202 @@
+"""Log-likelihoods of continuations against a float64 network that runs each request by itself."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from sbdjax.decode.any_order.mdm import predictor
+from sbdjax.errors import UsageError
+from sbdjax.evals.scoring import bounds, packing
+from sbdjax.evals.scoring.causal import CausalScorer
+from sbdjax.evals.scoring.requests import TokenRequest, encode_pair, windows
+from sbdjax.likelihood import elbo
+from sbdjax.nn.sigma import HeadConfig
+from sbdjax.sigma_lm import make_sigma_lm
+from tests import models
+from tests.reference import network
+
+RNG = np.random.default_rng(0)
+
+
+def words(count):
+  return tuple(int(x) for x in RNG.integers(0, 12, count))
+
+
+def question(context, sizes):
+  """Options of some sizes after one context; the first two begin alike."""
+  start = words(1)
+  options = [start + words(n) if i < 2 else words(n + 1) for i, n in enumerate(sizes)]
+  return [TokenRequest(context, option) for option in options]
+
+
+# Examples that four questions share; two questions alone, one with options of a single token; a
+# text without anything to share; the same request twice.
+EXAMPLES = words(100)
+GROUPS = [
+  *(question(EXAMPLES + words(n), (1, 2, 0)) for n in (3, 9, 5, 7)),
+  question(words(11), (0, 0, 0, 0)),
+  question(words(30), (3, 1, 6)),
+  [TokenRequest(words(1), words(20))],
+  2 * [TokenRequest(words(4), words(2))],
+]
+
+
+def reference(lm, params, request):
+  """(nats, greedy) of one request, by one causal run."""
+  tokens = np.array([*request.context, *request.continuation])
+  visible = np.tri(len(tokens), dtype=bool)
+  logits = network.forward(lm.config, params, tokens, np.arange(len(tokens)), visible)
+  rows = np.arange(len(request.context) - 1, len(tokens) - 1)
+  logits = logits[rows]
+  if lm.config.mask_id is not None:
+    logits[:, lm.config.mask_id] = -np.inf
+  log_p = network.log_softmax(logits)[np.arange(len(rows)), tokens[rows + 1]]
+  return log_p.sum(), bool((logits.argmax(1) == tokens[rows + 1]).all())
+
+
+@pytest.mark.parametrize("mask_id", [None, 12], ids=["plain", "mask token"])
+def test_scores_are_those_of_requests_alone(mask_id):
+  lm = models.lm_of(max_seq_len=160, mask_id=mask_id)
+  params = models.random_params(lm, embedding_scale=2.0)
+  expected = [[reference(lm, params, r) for r in group] for group in GROUPS]
+  runs = {}
+  for share in (True, False) if mask_id is None else (True,):
+    scorer = CausalScorer(lm, params, rows=2, share=share)
+    found = scorer(GROUPS)
+    for group, others, texts in zip(found, expected, GROUPS, strict=True):
+      assert [s.greedy for s in group] == [greedy for _, greedy in others]
+      assert [s.tokens for s in group] == [len(r.continuation) for r in texts]
+      np.testing.assert_allclose([s.log_prob for s in group], [x for x, _ in others], rtol=3e-5)
+    runs[share] = scorer.tokens_run
+  assert runs[True] <= runs.get(False, runs[True]) / 2
+  assert {greedy for _, greedy in itertools.chain(*expected)} == {True, False}
+
+
+def test_what_is_shared():
+  requests = list(itertools.chain(*GROUPS))
+  numbers = iter(range(len(requests)))
+  trees = [packing.tree([next(numbers) for _ in group], group) for group in GROUPS]
+  found = packing.families(trees)
+  assert [(len(f.trees), f.preamble) for f in found] == [(4, 100), (4, 0)]
+  assert found[0].tokens == EXAMPLES
+  single = trees[4]  # options of one token: no branch has a column
+  assert single.size(0) == single.trunk == 11
+  rows = [row for f in found for _, rows in packing.packed(f, requests, 64) for row in rows]
+  placed = sorted(number for row in rows for number in row.places)
+  assert placed == list(range(len(requests))) and all(row.size <= 64 for row in rows)
+
+
+def test_a_long_context_loses_its_beginning():
+  lm = models.lm_of()
+  params = models.random_params(lm)
+  context, continuation = words(90), words(3)
+  (found,) = CausalScorer(lm, params)([[TokenRequest(context, continuation)]])
+  kept = TokenRequest(context[-(64 + 1 - 3) :], continuation)
+  assert found[0].log_prob == pytest.approx(reference(lm, params, kept)[0], rel=3e-5)
+  with pytest.raises(UsageError, match="65 tokens is longer than the model's context of 64"):
+    CausalScorer(lm, params)([[TokenRequest((1,), words(65))]])
+  with pytest.raises(UsageError, match="neither bos nor eos"):
+    CausalScorer(lm, params)([[TokenRequest((), (1,))]])
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 4), (3, 4), (4, 4), (5, 4), (11, 4), (6, 1)])
+def test_windows_predict_every_token_once(count, size):
+  """The harness's example: BOS 0 1 2 -> 0 1 2 3; 3 4 5 6 -> 4 5 6 7; 5 6 7 8 -> 8 9."""
+  text = list(range(count))
+  found = list(windows(text, [99], size))
+  assert [t for w in found for t in w.continuation] == text
+  for i, window in enumerate(found):
+    assert len(window.context) + len(window.continuation) <= size + 1
+    end = window.continuation[0]
+    assert window.context == ((99,) if i == 0 else tuple(range(end - len(window.context), end)))
+    if i:
+      assert len(window.context) + len(window.continuation) == size + 1
+  assert [t for w in windows(text, [], size) for t in w.continuation] == text
+
+
+class Letters:
+  """A token a letter; a pair of letters after a space is one token."""
+
+  bos_id, eos_id, add_bos = None, 0, True
+
+  def encode(self, text):
+    out, i = [], 0
+    while i < len(text):
+      n = 2 if text[i] == " " else 1
+      out.append(int.from_bytes(text[i : i + n].encode()))
+      i += n
+    return out
+
+
+def test_spaces_at_the_end_belong_to_the_continuation():
+  one, two = Letters(), [encode_pair(Letters(), *pair) for pair in (("ab ", "cd"), ("ab", " cd"))]
+  assert two[0] == two[1] == TokenRequest(tuple(one.encode("ab")), tuple(one.encode(" cd")))
+  assert encode_pair(one, "", "ab") == TokenRequest((0,), tuple(one.encode("ab")))
+
+
+def masked_model():
+  lm = models.lm_of(mask_id=12)
+  return lm, models.random_params(lm, embedding_scale=2.0)
+
+
+def test_bound_of_one_token_is_its_likelihood_given_the_context():
+  lm, params = masked_model()
+  scorer = bounds.masked_diffusion(lm, params, samples=3, seed=5, rows=2, max_tokens=64)
+  requests = [TokenRequest(words(n), words(1)) for n in (3, 0, 20)]
+  found = [s for group in scorer([requests]) for s in group]
+  for request, scored in zip(requests, found, strict=True):
+    tokens = np.array([[*request.context, 12]], np.int32)
+    logits = predictor(lm)(params, tokens, np.array([tokens.shape[1]], np.int32))
+    expected = jax.nn.log_softmax(logits)[0, -1, request.continuation[0]]
+    assert scored == (pytest.approx(float(expected), rel=1e-5), None, 1)
+  assert str(scorer.estimator) == "any-order bound, 3 samples, seed 5"
+
+
+def test_bound_averages_over_what_is_masked():
+  """Two tokens: n = 1 and n = 2 masks are drawn once each; the one mask is at either place."""
+  lm, params = masked_model()
+  request = TokenRequest(words(5), words(2))
+  log_p = {}
+  for masked in ((0,), (1,), (0, 1)):
+    tokens = np.array([[*request.context, *request.continuation]], np.int32)
+    tokens[0, [5 + i for i in masked]] = 12
+    logits = jax.nn.log_softmax(predictor(lm)(params, tokens, np.array([7], np.int32)))[0]
+    log_p[masked] = sum(float(logits[5 + i, request.continuation[i]]) for i in masked)
+  possible = [(2 * log_p[(i,)] + log_p[(0, 1)]) / 2 for i in range(2)]
+  found = set()
+  for seed in range(6):
+    scorer = bounds.masked_diffusion(lm, params, samples=2, seed=seed, rows=1, max_tokens=64)
+    value = scorer([[request]])[0][0].log_prob
+    found |= {i for i in range(2) if value == pytest.approx(possible[i], rel=1e-5)}
+    assert min(abs(value - x) for x in possible) < 1e-4
+  assert found == {0, 1}
+
+
+def test_a_bound_depends_on_the_request_alone():
+  lm, params = masked_model()
+  requests = [TokenRequest(words(n), words(6)) for n in (3, 9, 4, 30)]
+  alone = bounds.masked_diffusion(lm, params, samples=2, seed=1, rows=1, max_tokens=64)
+  together = bounds.masked_diffusion(lm, params, samples=2, seed=1, rows=4, max_tokens=64)
+  one = [alone([[r]])[0][0].log_prob for r in requests]
+  many = [s.log_prob for s in together([requests[::-1]])[0]][::-1]
+  np.testing.assert_allclose(one, many, rtol=1e-5)
+
+
+def test_self_speculative_models_are_scored_over_orders():
+  lm = make_sigma_lm(models.config(mask_id=12, num_layers=1), HeadConfig())
+  params = models.random_params(lm)
+  request = TokenRequest(words(4), words(3))
+  scorer = bounds.self_speculative(lm, params, samples=2, seed=0, max_tokens=64)
+  (found,) = scorer([[request]])
+  tokens = np.array([[*request.context, *request.continuation]], np.int32)
+  rules = [(np.full(7, 7), 1.0)]
+  given = np.arange(7) < 4
+  keys = jax.random.split(jax.random.key(3), 1)
+  wide = elbo.over_orders(lm, params, tokens, keys, rules, num_orders=40, given_L=given)
+  each = elbo.over_orders(lm, params, tokens, keys, rules, num_orders=40, given_L=given[None])
+  np.testing.assert_array_equal(wide.log_prob, each.log_prob)
+  values = np.unique(np.round(wide.log_prob, 4))  # of the 6 orders of three tokens
+  assert len(values) <= 6 and values.min() - 1e-3 <= found[0].log_prob <= values.max() + 1e-3
+  assert found[0].greedy is None and "random orders" in scorer.estimator.name
