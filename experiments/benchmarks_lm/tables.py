@@ -72,9 +72,7 @@ def arc_average(items: dict[str, list[dict[str, Any]]], metric: str) -> Interval
   return Interval(value, value - width[0], value + width[1])
 
 
-def published_table(
-  found: dict[str, Outcome], items: dict[str, list[dict[str, Any]]]
-) -> str:
+def published_table(found: dict[str, Outcome], items: dict[str, list[dict[str, Any]]]) -> str:
   """Ours beside what the authors report, and whether theirs is inside our interval."""
   head = "| benchmark | metric | here [95 % interval] | authors | inside |"
   rows = [head, "|---|---|---|---|---|"]

@@ -9,6 +9,8 @@ sum for its targets (which bounds nothing: experiments/ssmd_text8 has the exact 
 `--data.source=text --data.path=FILE --data.split_sizes=(60,0,0) --split=train` takes the first 60
 documents of FILE. A document of more than data.seq_len tokens goes on in another row, without what
 came before; with --truncate its rest is left out.
+
+Benchmarks: `evaluate --tasks=NAMES --help`.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
   lines = JsonLines(pathlib.Path(args.out).expanduser()) if args.out else Results()
   check_settings(lines.records, settings, str(args.out))
   shown = {"tasks": args.tasks, "offset": args.offset, "limit": args.limit, "spread": args.spread}
-  about = {"settings": settings, "items": shown, **record.provenance()}
+  about = {"settings": settings, "chosen": shown, **record.provenance()}
   lines.append(about)
   outcomes = [
     run(task, some, respond, lines, Progress(task.full_name))
@@ -183,6 +183,4 @@ def _show(
   for task, outcome in zip(tasks, outcomes, strict=True):
     shots = task.num_fewshot if args.num_fewshot is None else args.num_fewshot
     for name, value in outcome.metrics.items():
-      print(
-        f"{task.full_name:<24}{outcome.items:>6}{shots:>6}  {name:<16}{value.shown(digits=4)}"
-      )
+      print(f"{task.full_name:<24}{outcome.items:>6}{shots:>6}  {name:<16}{value.shown(digits=4)}")

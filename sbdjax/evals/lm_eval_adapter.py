@@ -78,7 +78,9 @@ class SbdjaxLM(HarnessLM):
     name = checkpoint or pretrained
     if not name:
       raise UsageError("name a model: --model_args checkpoint=NAME")
-    opened = name if isinstance(name, Pretrained) else load_pretrained(name, dtype=dtype, adapter=adapter)
+    opened = (
+      name if isinstance(name, Pretrained) else load_pretrained(name, dtype=dtype, adapter=adapter)
+    )
     self._model = prompting.with_tokenizer(opened)
     self._name = NAME if isinstance(name, Pretrained) else str(name)
     self._decoder, self._seed = _decoder_settings(more), seed
@@ -90,7 +92,9 @@ class SbdjaxLM(HarnessLM):
     if self._scorer.estimator.name != "exact":
       _log.warning("log-likelihoods are estimates: %s", self._scorer.estimator)
 
-  def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+  def loglikelihood(
+    self, requests: list[Any], disable_tqdm: bool = False
+  ) -> list[tuple[float, bool]]:
     """(log p(continuation | context) in nats, whether it is the greedy one) of each request."""
     found: dict[int, tuple[float, bool]] = {}
     of_document = lambda i: (str(requests[i].task_name), str(requests[i].doc_id))
@@ -185,7 +189,9 @@ class SbdjaxLM(HarnessLM):
 
 
 def _decoder_settings(more: dict[str, Any]) -> dict[str, Any]:
-  unknown = [n for n in more if not n.startswith(_DECODER) and n not in ("device", "max_batch_size")]
+  unknown = [
+    n for n in more if not n.startswith(_DECODER) and n not in ("device", "max_batch_size")
+  ]
   if unknown:
     raise UsageError(f"unknown argument {unknown[0]} of the model {NAME}: see its docstring")
   return {n.removeprefix(_DECODER): v for n, v in more.items() if n.startswith(_DECODER)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 
 from sbdjax import checks, pytree
 from sbdjax.masks.rule import Intervals, Tile, chunks, iota, rows_of

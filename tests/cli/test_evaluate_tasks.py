@@ -54,7 +54,9 @@ def test_items_are_recorded_and_a_stopped_run_goes_on(capsys, data, tmp_path):
   assert found["items"] == 5 and value == pytest.approx(sum(scores) / 5) and low <= value <= high
 
   code, printed = run(capsys, data, *args, "--max_length=64")
-  assert code == 2 and "holds results with max_length=None, not 64: name another --out" in printed.err
+  assert (
+    code == 2 and "holds results with max_length=None, not 64: name another --out" in printed.err
+  )
 
 
 def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypatch):

@@ -135,9 +135,7 @@ def self_speculative(
   def bound(params, tokens, keys, given, length):
     del length  # rows are as wide as their texts
     rules = [(FullWindow()(tokens.shape[1]), 1.0)]
-    found = elbo.over_orders(
-      model, params, tokens, keys, rules, num_orders=samples, given_L=given
-    )
+    found = elbo.over_orders(model, params, tokens, keys, rules, num_orders=samples, given_L=given)
     return found.log_prob[..., 0]
 
   name = "mean over random orders of exact log p(x given order)"

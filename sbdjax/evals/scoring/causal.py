@@ -107,7 +107,9 @@ class CausalScorer:
     self, hidden: jax.Array, rows: Sequence[Row], width: int, requests: Sequence[TokenRequest]
   ) -> dict[int, Scored]:
     """The scores of all requests in `rows`; logits are made of the needed columns alone, once."""
-    at = {n: [i * width + c for c in row.places[n]] for i, row in enumerate(rows) for n in row.places}
+    at = {
+      n: [i * width + c for c in row.places[n]] for i, row in enumerate(rows) for n in row.places
+    }
     index_U, where = np.unique(np.concatenate(list(at.values())), return_inverse=True)
     targets = np.concatenate([requests[n].continuation for n in at])
     slots = _nth_of_its_kind(where)
@@ -147,9 +149,7 @@ def _hidden(lm: LM, params: Any, inputs: Columns, cache: KVCache | None) -> jax.
   own = (inputs.before_start, inputs.before_end, inputs.start)
   if cache is None:
     mask = SharedBeginnings(*own)
-    hidden, _ = lm.apply(
-      params, inputs.tokens, positions_BxT=inputs.positions, mask=mask
-    )
+    hidden, _ = lm.apply(params, inputs.tokens, positions_BxT=inputs.positions, mask=mask)
     return hidden
   wide = lambda x: jnp.broadcast_to(x, (x.shape[0], batch, *x.shape[2:]))
   cache = KVCache(wide(cache.k), wide(cache.v), jnp.broadcast_to(cache.length_B, (batch,)))

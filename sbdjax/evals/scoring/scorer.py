@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import jax
 
-from sbdjax import prompts
 from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.evals.scoring import bounds

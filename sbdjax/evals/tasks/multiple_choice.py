@@ -154,7 +154,11 @@ TASKS = (
   ),
   Task("boolq", lines_of("boolq_validation.jsonl"), _boolq, plain_accuracy, ACCURACY),
   Task(
-    "commonsense_qa", lines_of("commonsense_qa_dev.jsonl"), _commonsense_qa, plain_accuracy, ACCURACY
+    "commonsense_qa",
+    lines_of("commonsense_qa_dev.jsonl"),
+    _commonsense_qa,
+    plain_accuracy,
+    ACCURACY,
   ),
   Task("lambada_openai", lines_of("lambada_openai.jsonl"), _lambada, of_one, _LAMBADA),
 )

@@ -4,13 +4,23 @@ import json
 import lzma
 
 _MMLU = [
-  {"question": f" {word}?", "subject": s, "choices": [f"{word} {x}" for x in "wxyz"], "answer": i % 4}
+  {
+    "question": f" {word}?",
+    "subject": s,
+    "choices": [f"{word} {x}" for x in "wxyz"],
+    "answer": i % 4,
+  }
   for i, (word, s) in enumerate(
     [("One", "us_foreign_policy"), ("Two", "anatomy"), ("Three", "us_foreign_policy")] * 4
   )
 ]
 _CHOICES = [
-  {"id": f"q{i}", "query": f"Question: Why {i}?\nAnswer:", "choices": ["so", "not so"], "gold": i % 2}
+  {
+    "id": f"q{i}",
+    "query": f"Question: Why {i}?\nAnswer:",
+    "choices": ["so", "not so"],
+    "gold": i % 2,
+  }
   for i in range(5)
 ]
 FILES = {
@@ -40,7 +50,9 @@ FILES = {
   "eval/mmlu_test.jsonl": _MMLU[:6],
   "eval/mmlu_dev.jsonl": _MMLU[6:],
 }
-_WIKITEXT = " \n = One = \n \n A @-@ b ( c ) . \n \n = = Part = = \n \n d , e \n \n = Two = \n \n f 's \n"
+_WIKITEXT = (
+  " \n = One = \n \n A @-@ b ( c ) . \n \n = = Part = = \n \n d , e \n \n = Two = \n \n f 's \n"
+)
 
 
 def write(folder):

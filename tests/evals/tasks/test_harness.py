@@ -30,7 +30,12 @@ def arc(doc):
   text = doc["query"].removeprefix("Question: ").removesuffix("\nAnswer:")
   labels = list("ABCDE"[: len(doc["choices"])])
   choices = {"label": labels, "text": doc["choices"]}
-  return {"question": text, "question_stem": text, "choices": choices, "answerKey": labels[doc["gold"]]}
+  return {
+    "question": text,
+    "question_stem": text,
+    "choices": choices,
+    "answerKey": labels[doc["gold"]],
+  }
 
 
 def hellaswag(doc):
@@ -136,7 +141,9 @@ def test_requests_and_metrics_are_the_harness_s(name):
       scored = [Scored(x, greedy, 1) for x, greedy in answers]
       rolling = isinstance(item, Rolling)
       ours.append(task.score(item, scored[0] if rolling else scored))
-      theirs.append(built.process_results(group[0].doc, [a[0] for a in answers] if rolling else answers))
+      theirs.append(
+        built.process_results(group[0].doc, [a[0] for a in answers] if rolling else answers)
+      )
     aggregate = built.aggregation()
   found = outcome(task.metrics, ours).metrics
   assert set(theirs[0]) <= set(found)
@@ -160,12 +167,13 @@ def test_conversations_are_the_harness_s(name, multiturn):
     assert ours == expected
 
 
-
-
 def evaluate(adapter, name, **config):
   """The harness's `simple_evaluate` on two made-up documents."""
   rows = datasets.Dataset.from_list(
-    [{"q": "Once upon a time", "c": [" there was", " ."], "g": 0}, {"q": "Lily", "c": [" was", " sad"], "g": 1}]
+    [
+      {"q": "Once upon a time", "c": [" there was", " ."], "g": 0},
+      {"q": "Lily", "c": [" was", " sad"], "g": 1},
+    ]
   )
   task = importlib.import_module("lm_eval.api.task")
   built = task.ConfigurableTask(
@@ -207,7 +215,11 @@ def test_the_harness_scores_our_models(adapter):
 
 
 def _arguments(sample):
-  return list(sample["arguments"].values()) if isinstance(sample["arguments"], dict) else sample["arguments"]
+  return (
+    list(sample["arguments"].values())
+    if isinstance(sample["arguments"], dict)
+    else sample["arguments"]
+  )
 
 
 def test_the_harness_decodes_our_models(adapter):
@@ -231,8 +243,12 @@ def test_arguments_and_chat_templates(tmp_path):
   with pytest.raises(errors.UsageError, match="no chat template"):
     model.apply_chat_template([{"role": "user", "content": "Hi"}])
   chat = importlib.import_module("sbdjax.data.chat")
-  source = "{% for m in messages %}[{{m.content}}]{% endfor %}{% if add_generation_prompt %}>{% endif %}"
-  model._tokenizer = types.SimpleNamespace(chat_template=chat.ChatTemplate({"default": source}, {}, "x"))
+  source = (
+    "{% for m in messages %}[{{m.content}}]{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+  )
+  model._tokenizer = types.SimpleNamespace(
+    chat_template=chat.ChatTemplate({"default": source}, {}, "x")
+  )
   turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "It"}]
   assert model.chat_template(True) == source
   assert model.apply_chat_template(turns[:1]) == "[Hi]>"

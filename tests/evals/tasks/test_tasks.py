@@ -14,7 +14,6 @@ from sbdjax.evals.tasks.run import outcome
 from sbdjax.evals.tasks.task import Comparison, Generation, Prompt, Rolling, Scored, at_random
 from tests.evals.tasks import documents
 
-
 MINE = registry.find("arc_easy")
 
 
@@ -110,9 +109,7 @@ def test_wikitext(files):
   values = [task.score(item, Scored(-10.0, None, 9)) for item in (one, two)]
   found = outcome(task.metrics, values).metrics
   assert found["byte_perplexity"].value == pytest.approx(math.exp(20 / (one.bytes + two.bytes)))
-  assert found["bits_per_byte"].value == pytest.approx(
-    20 / (one.bytes + two.bytes) / math.log(2)
-  )
+  assert found["bits_per_byte"].value == pytest.approx(20 / (one.bytes + two.bytes) / math.log(2))
   assert found["word_perplexity"].value == pytest.approx(math.exp(20 / (one.words + two.words)))
 
 
