@@ -95,6 +95,12 @@ def _hellaswag(doc: Document, id: str, shots: Sequence[Document]) -> Comparison:
   return question(hellaswag_text(doc["query"]), doc["choices"], doc["gold"], id)
 
 
+def _hellaswag_plain(doc: Document, id: str, shots: Sequence[Document]) -> Comparison:
+  """The text of the file as it is: llama.cpp's."""
+  del shots
+  return question(doc["query"], doc["choices"], doc["gold"], id)
+
+
 def _piqa(doc: Document, id: str, shots: Sequence[Document]) -> Comparison:
   del shots
   text = f"Question: {doc['goal']}\nAnswer:"
@@ -148,6 +154,14 @@ TASKS = (
   Task("arc_challenge", lines_of("arc_challenge_test.jsonl"), _arc, of_options, ACCURACIES),
   Task("openbookqa", lines_of("openbookqa_test.jsonl"), _openbookqa, of_options, ACCURACIES),
   Task("hellaswag", lines_of("hellaswag_val.jsonl"), _hellaswag, of_options, ACCURACIES),
+  Task(
+    "hellaswag",
+    lines_of("hellaswag_val.jsonl"),
+    _hellaswag_plain,
+    of_options,
+    ACCURACIES,
+    variant="llama_cpp",
+  ),
   Task("piqa", _piqa_documents, _piqa, of_options, ACCURACIES),
   Task(
     "winogrande", lines_of("winogrande_validation.jsonl"), _winogrande, plain_accuracy, ACCURACY
