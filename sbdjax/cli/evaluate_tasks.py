@@ -28,19 +28,9 @@ from sbdjax.evals.record import JsonLines
 from sbdjax.evals.scoring.scorer import scorer_for
 from sbdjax.evals.tasks import registry
 from sbdjax.evals.tasks.files import Files
-from sbdjax.evals.tasks.run import Outcome, check_settings, run
+from sbdjax.evals.tasks.run import InMemory, Outcome, check_settings, run
 from sbdjax.evals.tasks.task import Generation, Item, Task
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
-
-
-class Results(JsonLines):
-  """Records of a run in memory alone, where no file is asked for."""
-
-  def __init__(self) -> None:
-    self.records = []
-
-  def append(self, record: dict[str, Any]) -> None:
-    self.records.append(record)
 
 
 def _parser() -> Parser:
@@ -86,12 +76,14 @@ class Progress:
   """Items done and their rate, on stderr: a line that is written over on a terminal."""
 
   def __init__(self, name: str):
-    self._name, self._start, self._first = name, time.monotonic(), None
+    self._name, self._start = name, time.monotonic()
+    self._before: int | None = None  # items that were answered by earlier runs
 
   def __call__(self, done: int, total: int) -> None:
-    self._first = done if self._first is None else self._first
-    seconds = time.monotonic() - self._start
-    rate = f", {(done - self._first) / seconds:.2f} items/s" if done > self._first else ""
+    if self._before is None:
+      self._before = done
+    new, seconds = done - self._before, time.monotonic() - self._start
+    rate = f", {new / seconds:.2f} items/s" if new else ""
     end = "\r" if sys.stderr.isatty() and done < total else "\n"
     print(f"{self._name}: {done} of {total}{rate}", end=end, file=sys.stderr, flush=True)
 
@@ -107,7 +99,7 @@ def main(argv: list[str]) -> int:
   model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
   respond, settings = _responders(model, items, args, texts)
   settings |= {"fingerprint": record.fingerprint(model.params), "dtype": model.lm.config.precision}
-  lines = JsonLines(pathlib.Path(args.out).expanduser()) if args.out else Results()
+  lines = JsonLines(pathlib.Path(args.out).expanduser()) if args.out else InMemory()
   check_settings(lines.records, settings, str(args.out))
   shown = {"tasks": args.tasks, "offset": args.offset, "limit": args.limit, "spread": args.spread}
   about = {"settings": settings, "chosen": shown, **record.provenance()}

@@ -96,10 +96,11 @@ def test_what_is_shared():
 def test_a_long_context_loses_its_beginning():
   lm = models.lm_of()
   params = models.random_params(lm)
-  context, continuation = words(90), words(3)
-  (found,) = CausalScorer(lm, params)([[TokenRequest(context, continuation)]])
-  kept = TokenRequest(context[-(64 + 1 - 3) :], continuation)
-  assert found[0].log_prob == pytest.approx(reference(lm, params, kept)[0], rel=3e-5)
+  context, continuations = words(90), (words(3), words(5))
+  (found,) = CausalScorer(lm, params)([[TokenRequest(context, c) for c in continuations]])
+  for scored, continuation in zip(found, continuations, strict=True):  # cut at two places
+    kept = TokenRequest(context[-(64 + 1 - len(continuation)) :], continuation)
+    assert scored.log_prob == pytest.approx(reference(lm, params, kept)[0], rel=3e-5)
   with pytest.raises(UsageError, match="65 tokens is longer than the model's context of 64"):
     CausalScorer(lm, params)([[TokenRequest((1,), words(65))]])
   with pytest.raises(UsageError, match="neither bos nor eos"):

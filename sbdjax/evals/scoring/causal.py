@@ -146,7 +146,7 @@ def _prefill(lm: LM, params: Any, tokens_1xP: jax.Array, length_1: jax.Array) ->
 def _hidden(lm: LM, params: Any, inputs: Columns, cache: KVCache | None) -> jax.Array:
   """Final hidden states [B, T, D] of packed rows, after what is in the cache (of one row)."""
   batch = inputs.tokens.shape[0]
-  own = (inputs.before_start, inputs.before_end, inputs.start)
+  own = [jnp.asarray(x) for x in (inputs.before_start, inputs.before_end, inputs.start)]
   if cache is None:
     mask = SharedBeginnings(*own)
     hidden, _ = lm.apply(params, inputs.tokens, positions_BxT=inputs.positions, mask=mask)

@@ -6,12 +6,12 @@ import gzip
 import json
 import lzma
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sbdjax.errors import DataError
 
-_OPENERS = {".xz": lzma.open, ".gz": gzip.open}
+_OPENERS: Mapping[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
 _FOLDERS = ("", "eval", "bench", "wikitext2")
 
 

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from sbdjax.errors import UsageError
 from sbdjax.evals.bootstrap import Interval, interval
-from sbdjax.evals.record import JsonLines
 from sbdjax.evals.responders import Responders
 from sbdjax.evals.tasks.task import Item, Metric, Task
 
 # (items answered, items to answer) of a task
 Progress = Callable[[int, int], None]
+
+
+class Records(Protocol):
+  """Where records go, as `record.JsonLines` keeps them in a file."""
+
+  records: list[dict[str, Any]]
+
+  def append(self, record: dict[str, Any]) -> None: ...
+
+
+class InMemory:
+  """Records that no file keeps."""
+
+  def __init__(self) -> None:
+    self.records: list[dict[str, Any]] = []
+
+  def append(self, record: dict[str, Any]) -> None:
+    """Adds one record."""
+    self.records.append(record)
 
 
 class Outcome(NamedTuple):
@@ -45,7 +63,7 @@ def check_settings(records: Sequence[dict[str, Any]], settings: dict[str, Any], 
 
 
 def run(
-  task: Task, items: Sequence[Item], responders: Responders, lines: JsonLines, progress: Progress
+  task: Task, items: Sequence[Item], responders: Responders, lines: Records, progress: Progress
 ) -> Outcome:
   """Answers those of `items` that `lines` has no record of, and sums all of them up.
 
@@ -56,7 +74,10 @@ def run(
   """
   known = {r["id"]: r["values"] for r in lines.records if r.get("task") == task.full_name}
   missing = [item for item in items if item.id not in known]
-  responder = _responder(task, items[0], responders)
+  kind = type(items[0])
+  if kind not in responders:
+    raise UsageError(f"{task.full_name} asks for {kind.__name__}, which nobody answers here")
+  responder = responders[kind]
   progress(len(items) - len(missing), len(items))
   for first in range(0, len(missing), responder.together):
     some = missing[first : first + responder.together]
@@ -70,13 +91,7 @@ def run(
   return outcome(task.metrics, [known[item.id] for item in items])
 
 
-def _responder(task: Task, item: Item, responders: Responders) -> Any:
-  if type(item) not in responders:
-    raise UsageError(f"{task.full_name} cannot be answered by this model")
-  return responders[type(item)]
-
-
-def outcome(metrics: dict[str, Metric] | Any, values: Sequence[dict[str, Any]]) -> Outcome:
+def outcome(metrics: Mapping[str, Metric], values: Sequence[Mapping[str, Any]]) -> Outcome:
   """Values of single items, put together by metrics. One that no item has is left out."""
   found = {}
   for name, metric in metrics.items():
