@@ -55,7 +55,7 @@ def _parser() -> Parser:
     default=True,
     help="with --chat: examples are turns of their own (default), or part of one message",
   )
-  add("--batch_size", type=int, default=0, help="rows per forward; 0: by the device")
+  add("--batch_size", type=int, default=0, help="rows of 512 tokens per forward; 0: by the device")
   add("--max_length", type=int, help="tokens of a context and its answer; default: the model's")
   add("--samples", type=int, default=16, help="of a bound, for each continuation")
   add("--seed", type=int, default=0, help="of a bound, and of decoders that draw")

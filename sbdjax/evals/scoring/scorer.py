@@ -74,6 +74,9 @@ def log_likelihoods(
 def rolling(scorer: Scorer, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Scored]:
   """log p of whole texts, each token predicted once: in windows where a text is too long.
 
+  The first token follows the bos (or eos). The harness's own model of `transformers` predicts one
+  bos more, after that, where the tokenizer puts one before texts.
+
   Raises:
     UsageError: as `scorer`.
   """
