@@ -70,6 +70,7 @@ ONLY_IN = {
   "orbax": ("train/checkpoints.py",),
   "grain": ("data/pipeline.py",),
   "gguf": ("data/gguf_header.py", "interop/gguf/"),
+  "lm_eval": ("evals/lm_eval_adapter.py", "cli/lm_eval.py"),
   "tensorflow_datasets": ("data/tfds_", "data/trajectories.py"),
 }
 NEVER = ("tensorflow", "clu")
@@ -82,6 +83,8 @@ CLI_PARTS = {
   "compilation_cache",
   "config_file",
   "dry_run",
+  "evaluate_losses",
+  "evaluate_tasks",
   "flags",
   "live",
   "rounds",

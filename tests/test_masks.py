@@ -105,6 +105,20 @@ def cases():
     expected = [visibility.draft_tree(6, n, chain, sizes, a, v, branch) for n, a, v in trees]
     yield f"tree-{chain}-{branch}-{len(sizes)}", tree, new, 6 + new, expected
 
+  # a question with three options and a text alone; two questions, the second with an empty option
+  texts = [
+    [(4, None), (2, 0), (3, 0), (1, 0), (3, None)],
+    [(2, None), (2, 0), (3, None), (3, 2), (3, 2)],
+  ]
+  fields = [jnp.asarray(x) for x in visibility.shared_arrays(texts)]
+  expected = [visibility.shared_beginnings(0, 0, runs) for runs in texts]
+  yield "shared", masks.SharedBeginnings(*fields), 13, 13, expected
+  expected = [
+    visibility.shared_beginnings(7, n, runs) for n, runs in zip((5, 0), texts, strict=True)
+  ]
+  rule = masks.SharedBeginnings(*fields, jnp.array([5, 0]))
+  yield "shared-cached", rule, 13, 20, expected
+
   # [clean text of 13; 9 noisy columns]: (name, rule, what a block sees of an earlier one)
   starts = jnp.array([0, 1, 4])
   contexts = [
@@ -135,10 +149,14 @@ def test_dense_equals_the_paper_pair_by_pair(case):
   np.testing.assert_array_equal(dense(rule, num_queries, num_keys), np.stack(expected))
 
 
+# Cases whose queries see more than two runs of keys.
+_MANY = ("tree", "jacobi-nc-ic", "jacobi-cached-nc-ic", "shared-cached")
+
+
 @parametrize_cases
 def test_a_query_sees_few_runs_of_keys(case):
-  """Two for every mask but two, which the kernels' tile map builds on."""
-  limit = 4 if case[0].startswith(("tree", "jacobi-nc-ic", "jacobi-cached-nc-ic")) else 2
+  """Two for every mask but a few, which the kernels' tile map builds on."""
+  limit = 4 if case[0].startswith(_MANY) else 2
   for visible_TxS in case[-1]:
     padded = np.pad(visible_TxS.astype(int), ((0, 0), (1, 0)))
     assert ((np.diff(padded, axis=1) == 1).sum(axis=1) <= limit).all()

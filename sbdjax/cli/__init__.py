@@ -43,13 +43,16 @@ VERBS = {
   ),
   "evaluate": Verb(
     "sbdjax.cli.evaluate",
-    "Losses of a checkpoint on a corpus: --checkpoint=NAME|FILE|WORKDIR "
-    "[--data.source=... --data.path=...]",
+    "Losses on a corpus, or benchmarks: --checkpoint=NAME|FILE|WORKDIR [--tasks=NAMES --data=DIR]",
   ),
   "generate": Verb(
     "sbdjax.cli.generate",
     "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] "
     "[--json]",
+  ),
+  "lm_eval": Verb(
+    "sbdjax.cli.lm_eval",
+    "Run lm-evaluation-harness with models of this package: lm_eval run --model sbdjax ...",
   ),
   "methods": Verb(
     "sbdjax.cli.methods",

@@ -79,7 +79,13 @@ def _check_texts(tokens_BxL: Array, keys_B: jax.Array, given_L: Array | None) ->
   checks.array("tokens_BxL", tokens_BxL, "integer", sizes)
   checks.array("keys_B", keys_B, "key", sizes)
   if given_L is not None:
-    checks.array("given_L", given_L, "boolean", sizes)
+    of_each = getattr(given_L, "ndim", 1) == 2
+    checks.array("given_L", given_L, "boolean", sizes, axes="BxL" if of_each else "L")
+
+
+def _given_of_each(tokens_BxL: Array, given_L: Array | None) -> jax.Array:
+  """bool [B, L]: what is given of each text."""
+  return jnp.broadcast_to(False if given_L is None else jnp.asarray(given_L), tokens_BxL.shape)
 
 
 def over_orders(
@@ -100,18 +106,17 @@ def over_orders(
   Args:
     keys_B: one key a text.
     rules: (window_D, n_inner) each; see `ssmd.totals`.
-    given_L: bool, places that are known beforehand; they come first in every order, and their
-      tokens are conditions.
+    given_L: bool [L], or [B, L] for each text: places that are known beforehand; they come first
+      in every order, and their tokens are conditions.
     settings: of `pass_log_probs`.
   """
   _check_texts(tokens_BxL, keys_B, given_L)
   length = tokens_BxL.shape[1]
-  given_L = jnp.zeros((length,), bool) if given_L is None else jnp.asarray(given_L)
+  given_BxL = _given_of_each(tokens_BxL, given_L)
   window_RxD = jnp.asarray([window for window, _ in rules])
   n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
 
-  def one(args):
-    tokens_L, key = args
+  def one(tokens_L, given_L, key):
     rank_L = jnp.argsort(jax.random.permutation(key, length))
     rank_L = jnp.where(given_L, jnp.arange(length) - length, rank_L)
     sigma_L = jnp.argsort(rank_L).astype(jnp.int32)
@@ -122,7 +127,8 @@ def over_orders(
 
   keys_BxN = jax.vmap(lambda key: jax.random.split(key, num_orders))(keys_B)
   return jax.lax.map(
-    lambda x: jax.lax.map(lambda key: one((x[0], key)), x[1]), (tokens_BxL, keys_BxN)
+    lambda x: jax.lax.map(lambda key: one(x[0], x[1], key), x[2]),
+    (jnp.asarray(tokens_BxL), given_BxL, keys_BxN),
   )
 
 
@@ -134,6 +140,7 @@ def any_order(
   keys_B: jax.Array,
   num_samples: int = 1,
   given_L: Array | None = None,
+  length_B: Array | None = None,
 ) -> jax.Array:
   """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
 
@@ -145,27 +152,29 @@ def any_order(
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
       `decode.any_order.mdm.predictor`.
     keys_B: one key a text.
-    given_L: bool, places that are known beforehand: never masked, and not counted among the D.
+    given_L: bool [L], or [B, L] for each text: places that are known beforehand: never masked, and
+      not counted among the D.
+    length_B: int32, from where on a text is padding; None: nowhere.
   """
   _check_texts(tokens_BxL, keys_B, given_L)
   batch, length = tokens_BxL.shape
-  length_B = jnp.full((batch,), length, jnp.int32)
-  given_L = jnp.zeros((length,), bool) if given_L is None else given_L
-  targets = length - jnp.sum(given_L)
+  length_B = jnp.full((batch,), length, jnp.int32) if length_B is None else jnp.asarray(length_B)
+  fixed_BxL = _given_of_each(tokens_BxL, given_L) | (jnp.arange(length) >= length_B[:, None])
+  targets_B = jnp.sum(~fixed_BxL, axis=1)
 
   def sample(number):
-    def noise(key):
+    def noise(key, fixed_L, targets):
       share = (jax.random.uniform(key) + number / num_samples) % 1.0
       hidden = jnp.minimum(jnp.floor(share * targets), targets - 1).astype(jnp.int32) + 1
       order = jax.random.permutation(jax.random.fold_in(key, number), length)
-      order = jnp.argsort(jnp.argsort(jnp.where(given_L, length, order)))  # given places come last
+      order = jnp.argsort(jnp.argsort(jnp.where(fixed_L, length, order)))  # given places come last
       return order < hidden, hidden
 
-    masked, hidden_B = jax.vmap(noise)(keys_B)
+    masked, hidden_B = jax.vmap(noise)(keys_B, fixed_BxL, targets_B)
     logits = predict(params, jnp.where(masked, mask_id, tokens_BxL), length_B)
     log_p = jax.nn.log_softmax(logits)
     log_p = jnp.take_along_axis(log_p, tokens_BxL[..., None], axis=2)[..., 0]
-    return targets / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
+    return targets_B / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
 
   return jax.lax.map(sample, jnp.arange(num_samples)).T
 

@@ -36,6 +36,7 @@ from sbdjax.masks.rule import (
   num_open,
   visible,
 )
+from sbdjax.masks.shared import SharedBeginnings
 from sbdjax.masks.training import (
   BlockDiffusionTrain,
   JacobiTrain,
@@ -62,6 +63,7 @@ __all__ = [
   "SBDTrain",
   "SBDTrainClean",
   "SBDTrainMasked",
+  "SharedBeginnings",
   "Tile",
   "dense",
   "document_bounds",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
-from sbdjax.cli.evaluate import truncate
+from sbdjax.cli.evaluate_losses import truncate
 from sbdjax.data.corpus import Corpus
 from tests.cli import checkpoints
 from tests.helpers import require_shared

@@ -50,6 +50,11 @@ def _training():
   opened = masks.OpenBlock(*(jnp.array(x) for x in zip(*bounds, strict=True)))
   yield "open_block", opened, L, [visibility.open_block(L, b, e) for b, e in bounds]
 
+  texts = [[(90, None), (20, 0), (31, 0)], [(30, None), (60, 0), (11, None), (40, 2)]]
+  fields = [jnp.asarray(x) for x in visibility.shared_arrays(texts)]
+  expected = [visibility.shared_beginnings(0, 0, x) for x in texts]
+  yield "shared", masks.SharedBeginnings(*fields), L, expected
+
   docs, runs = _documents(HALF)
   for k in (5, 16):
     expected = [visibility.sbd_train(HALF, k)]
@@ -89,6 +94,13 @@ def _decoding():
   tree = masks.DraftTree(*(jnp.array(x) for x in zip(*trees, strict=True)), 3, (1, 1, 4, 2), 4)
   expected = [visibility.draft_tree(150, n, 3, (1, 1, 4, 2), a, v, 4) for n, a, v in trees]
   yield "draft_tree", tree, 15, 150, expected
+  texts = [[(40, None), (10, 0), (20, 0)], [(30, None), (40, 0)]]
+  fields = [jnp.asarray(x) for x in visibility.shared_arrays(texts)]
+  expected = [
+    visibility.shared_beginnings(150, n, x) for n, x in zip(committed, texts, strict=True)
+  ]
+  rule = masks.SharedBeginnings(*fields, lengths[0])
+  yield "shared_cached", rule, 70, 150, expected
   docs, runs = _documents(HALF)
   halves = [visibility.sbd_train(HALF, 5, r) for r in runs]
   clean, masked = masks.SBDTrain(5, docs).halves()

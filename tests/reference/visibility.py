@@ -136,6 +136,33 @@ def branches(slots, d, columns, committed, origin, end, lead, block_size):
   return matrix(d * columns, slots + d * columns, sees)
 
 
+def shared_beginnings(slots, committed, runs):
+  """[cache slots | runs]: (number of columns, run it continues or None) each, one after the other."""
+  places = [(r, c) for r, (size, _) in enumerate(runs) for c in range(size)]
+
+  def sees(q, s):
+    if s < slots:
+      return s < committed
+    (mine, column), (other, seen) = places[q], places[s - slots]
+    return other == runs[mine][1] or (other == mine and seen <= column)
+
+  return matrix(len(places), slots + len(places), sees)
+
+
+def shared_arrays(rows):
+  """The fields of `SharedBeginnings` for rows of runs: before_start, before_end, start, [B, T] each."""
+  out = []
+  for runs in rows:
+    ends = np.cumsum([size for size, _ in runs])
+    starts = ends - [size for size, _ in runs]
+    columns = []
+    for r, (size, before) in enumerate(runs):
+      of_before = (starts[r], starts[r]) if before is None else (starts[before], ends[before])
+      columns += size * [(*of_before, starts[r])]
+    out.append(columns)
+  return np.moveaxis(np.array(out, np.int32), 2, 0)
+
+
 def jacobi_train(length, num_noisy, k, start, context):
   """[clean text; noisy blocks]; `context(i, b)`: what block b sees of block i < b, "clean" or "noisy"."""
 

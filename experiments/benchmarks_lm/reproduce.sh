@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Everything recorded in this folder, from the project's root. DATA is the folder of the benchmarks'
+# files (eval, bench and wikitext2 in it). A run that was stopped goes on where it was.
+set -euo pipefail
+PY=${PY:-.venv/bin/python}
+OUT=experiments/benchmarks_lm
+LIMIT=${LIMIT:-500}
+ITEMS="--limit=$LIMIT --spread"
+CHECKPOINT=smollm2-135m
+
+make smollm2
+# shellcheck disable=SC2086
+$PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data="$DATA" --dtype=float32 $ITEMS \
+  --tasks=hellaswag,piqa,arc_easy,arc_challenge,winogrande,openbookqa,boolq,commonsense_qa,lambada_openai,mmlu,mmlu_continuation \
+  --out=$OUT/smollm2_135m.jsonl
+$PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data="$DATA" --dtype=float32 --tasks=wikitext \
+  --max_length=2048 --out=$OUT/smollm2_135m_wikitext.jsonl
+$PY $OUT/tables.py $OUT/smollm2_135m.jsonl
+$PY $OUT/tables.py $OUT/smollm2_135m_wikitext.jsonl

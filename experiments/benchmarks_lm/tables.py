@@ -1,0 +1,113 @@
+"""Markdown tables of recorded benchmarks, with 95 % intervals by bootstrap over items.
+
+python experiments/benchmarks_lm/tables.py experiments/benchmarks_lm/smollm2_135m.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+from sbdjax.evals.bootstrap import Interval, interval
+from sbdjax.evals.tasks import registry
+from sbdjax.evals.tasks.run import Outcome, outcome
+
+# What the authors of SmolLM2 report of SmolLM2-135M-Instruct, zero-shot, by lighteval
+# (its model card): task -> (metric of ours that is the nearest, per cent). ARC is the mean of both.
+PUBLISHED = {"hellaswag": ("acc_norm", 40.9), "piqa": ("acc_norm", 66.3)}
+PUBLISHED_ARC = ("acc_norm", 37.3)
+# Metrics that are shares, shown in per cent.
+_SHARES = ("acc", "acc_norm", "acc_bytes")
+
+
+def read(path: pathlib.Path) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+  """(the runs that wrote it, task -> the items' records)."""
+  runs: list[dict[str, Any]] = []
+  items: dict[str, list[dict[str, Any]]] = {}
+  for line in path.read_text().splitlines():
+    record = json.loads(line)
+    if "settings" in record:
+      runs.append(record)
+    else:
+      items.setdefault(record["task"], []).append(record)
+  return runs, items
+
+
+def outcomes(items: dict[str, list[dict[str, Any]]]) -> dict[str, Outcome]:
+  """The metrics of every task, from its items' values."""
+  return {
+    name: outcome(registry.find(name).metrics, [r["values"] for r in records])
+    for name, records in items.items()
+  }
+
+
+def shown(metric: str, value: Interval) -> str:
+  return value.shown(digits=1, scale=100) + " %" if metric in _SHARES else value.shown(digits=2)
+
+
+def results_table(found: dict[str, Outcome]) -> str:
+  """Every metric of every task."""
+  rows = ["| task | items | metric | value [95 % interval] |", "|---|---|---|---|"]
+  for name, result in found.items():
+    for metric, value in result.metrics.items():
+      rows.append(f"| {name} | {result.items:,} | {metric} | {shown(metric, value)} |")
+  return "\n".join(rows) + "\n"
+
+
+def arc_average(items: dict[str, list[dict[str, Any]]], metric: str) -> Interval | None:
+  """The mean of both ARC sets, each drawn anew by itself; None where one is missing."""
+  names = ("arc_easy", "arc_challenge")
+  if not all(name in items for name in names):
+    return None
+  columns = [[r["values"][metric] for r in items[name]] for name in names]
+  parts = [interval(c, seed=i) for i, c in enumerate(columns)]
+  value = sum(p.value for p in parts) / 2
+  # Half widths of independent means add as squares.
+  width = [
+    sum((p.value - bound) ** 2 for p, bound in zip(parts, bounds, strict=True)) ** 0.5 / 2
+    for bounds in ([p.low for p in parts], [p.high for p in parts])
+  ]
+  return Interval(value, value - width[0], value + width[1])
+
+
+def published_table(found: dict[str, Outcome], items: dict[str, list[dict[str, Any]]]) -> str:
+  """Ours beside what the authors report, and whether theirs is inside our interval."""
+  head = "| benchmark | metric | here [95 % interval] | authors | inside |"
+  rows = [head, "|---|---|---|---|---|"]
+  pairs = [
+    (name, metric, found[name].metrics[metric], theirs)
+    for name, (metric, theirs) in PUBLISHED.items()
+    if name in found
+  ]
+  metric, theirs = PUBLISHED_ARC
+  average = arc_average(items, metric)
+  if average is not None:
+    pairs.append(("ARC, mean of both", metric, average, theirs))
+  for name, metric, value, theirs in pairs:
+    inside = value.low <= theirs / 100 <= value.high
+    rows.append(
+      f"| {name} | {metric} | {shown(metric, value)} | {theirs} % | {'yes' if inside else 'no'} |"
+    )
+  return "\n".join(rows) + "\n"
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("records", type=pathlib.Path)
+  args = parser.parse_args()
+  runs, items = read(args.records)
+  found = outcomes(items)
+  settings = runs[0]["settings"]
+  commits = sorted({str(run["git_commit"])[:10] for run in runs})
+  about = [settings["checkpoint"], settings["dtype"], settings.get("estimator", "")]
+  print(f"{', '.join(filter(None, about))}; commit {', '.join(commits)}\n")
+  print(results_table(found))
+  print(published_table(found, items))
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,146 @@
+"""Losses of a checkpoint on a corpus: --checkpoint=NAME|FILE|WORKDIR [--data.source=... --data.path=...]
+
+`--data.FIELD=VALUE` sets a field of DataConfig (default: the embedded validation stories, one
+document a row). Reported are the next-token loss in nats a token (the mean over all targets), and
+for a model with a mask token the loss on masked tokens in blocks of --block_size, whose masks
+follow from --seed. Of a masked-diffusion model it is the any-order bound, one random number of masks
+a row, in nats (nelbo) and bits a token; of a self-speculative one that of its drafts, and the same
+sum for its targets (which bounds nothing: experiments/ssmd_text8 has the exact likelihood).
+`--data.source=text --data.path=FILE --data.split_sizes=(60,0,0) --split=train` takes the first 60
+documents of FILE. A document of more than data.seq_len tokens goes on in another row, without what
+came before; with --truncate its rest is left out.
+
+Benchmarks: `evaluate --tasks=NAMES --help`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from sbdjax import losses, plain_json
+from sbdjax.cli import flags
+from sbdjax.cli.common import Parser, split_overrides
+from sbdjax.data.config import SPLITS, DataConfig
+from sbdjax.data.corpus import Corpus
+from sbdjax.data.pipeline import make_eval
+from sbdjax.data.sources import load_corpus
+from sbdjax.data.tokenizers import beginning, load_tokenizer
+from sbdjax.errors import UsageError
+from sbdjax.evals import record
+from sbdjax.interop.pretrained import Pretrained, check_vocabulary, load_pretrained
+from sbdjax.settings import class_for, to_dataclass
+from sbdjax.sigma_lm import SigmaLM
+from sbdjax.train import metrics
+from sbdjax.train.step import make_eval_step
+
+# Of a float.
+_LARGEST_LOG = math.log(sys.float_info.max)
+
+
+def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
+  """The losses that can be computed for the model, by name."""
+  if isinstance(model.lm, SigmaLM):
+    return {"ssmd": losses.SSMDLoss()}
+  if model.generation.attention == "full" and not model.generation.shifted:
+    return {"mdm": losses.MDMLoss()}
+  if model.lm.config.mask_id is None:
+    return {"ntp": losses.NTPLoss()}
+  fixed = losses.SBDLoss(block_size_min=block_size, block_size_max=block_size)
+  if model.lm.config.adapter is not None:
+    return {"ntp": losses.NTPLoss(), "sbd": fixed}
+  return {"sbd": fixed}  # its metrics hold the next-token loss too
+
+
+def evaluate(
+  model: Pretrained, batches: Iterable[dict[str, Any]], block_size: int, seed: int
+) -> dict[str, float]:
+  """Means over all targets: ntp_loss (nats), ntp_accuracy, ntp_perplexity, and with a mask token
+  masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm` or
+  `losses.ssmd`, and the bound in bits a token."""
+  key = jax.random.key(seed)
+  values: dict[str, float] = {}
+  for loss_fn in losses_of(model, block_size).values():
+    step = jax.jit(make_eval_step(model.lm, loss_fn))
+    values |= metrics.evaluate(step, model.params, batches, key)
+  del values["loss"]  # a sum of terms; each is reported by its own name
+  if "ntp_loss" in values:
+    loss = values["ntp_loss"]
+    values["ntp_perplexity"] = math.exp(loss) if loss < _LARGEST_LOG else math.inf
+  bounds = [name for name in ("nelbo", "draft_nelbo") if name in values]
+  return values | {name.replace("nelbo", "bits"): values[name] / math.log(2) for name in bounds}
+
+
+def truncate(corpus: Corpus, length: int) -> Corpus:
+  """The first `length` tokens of each document."""
+  kept = np.minimum(corpus.lengths, length)
+  documents = zip(corpus.starts.tolist(), kept.tolist(), strict=True)
+  parts = [corpus.tokens[start : start + size] for start, size in documents]
+  return dataclasses.replace(corpus, tokens=np.concatenate(parts), lengths=kept)
+
+
+def _parser() -> Parser:
+  parser = Parser(prog="evaluate", description=__doc__)
+  add = parser.add_argument
+  flags.add_checkpoint(parser, required=True)
+  add("--split", default="validation", choices=SPLITS)
+  add("--batch_size", type=int, default=16, help="rows per forward")
+  add("--max_batches", type=int, default=0, help="stop after so many; 0: the whole split")
+  add("--truncate", action="store_true", help="use the first data.seq_len tokens of a document")
+  add("--block_size", type=int, default=16, help="of the masked loss")
+  add("--seed", type=int, default=0, help="of the masks")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
+  add("--json", action="store_true", help="print one JSON object")
+  return parser
+
+
+def main(argv: list[str]) -> int:
+  """Runs the verb; returns the exit code."""
+  rest, texts = split_overrides(argv, "data")
+  args = _parser().parse_args(rest)
+  flags.at_least(args.block_size, 1, "--block_size")
+  flags.at_least(args.seed, 0, "--seed")
+  flags.at_least(args.max_batches, 0, "--max_batches")
+  fields: dict[str, Any] = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
+    class_for(DataConfig, texts), texts, "data"
+  )
+  model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
+  shape, tokenizer = model.lm.config, model.tokenizer
+  if "tokenizer" in fields:
+    tokenizer = load_tokenizer(fields["tokenizer"])
+    check_vocabulary(model.lm, tokenizer, args.checkpoint, fields["tokenizer"])
+  elif tokenizer is None:
+    raise UsageError(f"{args.checkpoint} has no tokenizer files: name one with --data.tokenizer")
+  elif not beginning(tokenizer):
+    fields.setdefault("add_bos", False)
+  data = to_dataclass(DataConfig, fields, "data")
+  if data.seq_len > shape.max_seq_len:
+    raise UsageError(
+      f"data.seq_len={data.seq_len} exceeds the model's context of {shape.max_seq_len}: lower it"
+    )
+  corpus = load_corpus(data, args.split, tokenizer)
+  if args.truncate:
+    corpus = truncate(corpus, data.seq_len)
+  batches = make_eval(
+    data,
+    args.split,
+    batch_size=args.batch_size,
+    max_batches=args.max_batches or None,
+    corpus=corpus,
+  )
+  values = evaluate(model, batches, args.block_size, args.seed)
+  if args.json:
+    settings = {k: v for k, v in vars(args).items() if k != "json"}
+    about = {"data": fields, "corpus": corpus.origin, "dtype": shape.precision}
+    print(plain_json.dumps(values | settings | about | record.provenance()))
+    return 0
+  print(f"{args.checkpoint} on {corpus.origin} ({len(corpus.tokens):,} tokens)")
+  for name, value in values.items():
+    print(f"  {name:<16}{value:.4f}")
+  return 0

@@ -1,0 +1,178 @@
+"""Benchmarks, offline: --checkpoint=NAME|FILE|WORKDIR --tasks=arc_easy,hellaswag --data=DIR
+
+Prompts and metrics are those of lm-evaluation-harness, on files in DIR (or in its folders `eval`,
+`bench` and `wikitext2`). A metric comes with a 95 % interval by bootstrap over items. --out=FILE.jsonl
+keeps what was answered to every item (log-likelihoods of every option, or the text), and a run that
+was stopped goes on from there. --offset, --limit and --spread choose items.
+
+Log-likelihoods of next-token models are exact. Those of masked diffusion are the any-order bound and
+those of self-speculative models the mean over random orders, with --samples and --seed. Texts are
+decoded as --decoder.name=METHOD says (the verb `methods` lists them), each until a stop string.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sbdjax.cli import flags
+from sbdjax.cli.common import Parser, split_overrides
+from sbdjax.errors import UsageError
+from sbdjax.evals import record, responders
+from sbdjax.evals.record import JsonLines
+from sbdjax.evals.scoring.scorer import scorer_for
+from sbdjax.evals.tasks import registry
+from sbdjax.evals.tasks.files import Files
+from sbdjax.evals.tasks.run import InMemory, Outcome, check_settings, run
+from sbdjax.evals.tasks.task import Generation, Item, Task
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
+
+
+def _parser() -> Parser:
+  parser = Parser(prog="evaluate", description=__doc__)
+  add = parser.add_argument
+  flags.add_checkpoint(parser, required=True)
+  add("--tasks", required=True, help=f"of {', '.join(registry.tasks())}; or module:NAME")
+  add("--data", required=True, metavar="DIR", help="folder of the benchmarks' files")
+  add("--out", metavar="FILE.jsonl", help="where every item is recorded; an old file goes on")
+  add("--offset", type=int, default=0, help="first item of each task")
+  add("--limit", type=int, help="so many items of each task; default: all")
+  add(
+    "--spread",
+    action="store_true",
+    help="take the --limit items at even distances: MMLU is sorted by subject, HellaSwag by source",
+  )
+  add("--num_fewshot", type=int, help="solved examples before each item; default: the task's")
+  add("--chat", action="store_true", help="prompts as conversations, by the chat template")
+  add(
+    "--multiturn",
+    action=argparse.BooleanOptionalAction,
+    default=True,
+    help="with --chat: examples are turns of their own (default), or part of one message",
+  )
+  add("--batch_size", type=int, default=0, help="rows of 512 tokens per forward; 0: by the device")
+  add("--max_length", type=int, help="tokens of a context and its answer; default: the model's")
+  add("--samples", type=int, default=16, help="of a bound, for each continuation")
+  add("--seed", type=int, default=0, help="of a bound, and of decoders that draw")
+  add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
+  add("--json", action="store_true", help="print one JSON object a task")
+  return parser
+
+
+def _check(args: argparse.Namespace) -> None:
+  for name, least in (("offset", 0), ("batch_size", 0), ("samples", 1), ("seed", 0)):
+    flags.at_least(getattr(args, name), least, f"--{name}")
+  for name, least in (("limit", 1), ("num_fewshot", 0), ("max_length", 2)):
+    if getattr(args, name) is not None:
+      flags.at_least(getattr(args, name), least, f"--{name}")
+
+
+class Progress:
+  """Items done and their rate, on stderr: a line that is written over on a terminal."""
+
+  def __init__(self, name: str):
+    self._name, self._start = name, time.monotonic()
+    self._before: int | None = None  # items that were answered by earlier runs
+
+  def __call__(self, done: int, total: int) -> None:
+    if self._before is None:
+      self._before = done
+    new, seconds = done - self._before, time.monotonic() - self._start
+    rate = f", {new / seconds:.2f} items/s" if new else ""
+    end = "\r" if sys.stderr.isatty() and done < total else "\n"
+    print(f"{self._name}: {done} of {total}{rate}", end=end, file=sys.stderr, flush=True)
+
+
+def main(argv: list[str]) -> int:
+  """Runs the verb; returns the exit code."""
+  rest, texts = split_overrides(argv, "decoder")
+  args = _parser().parse_args(rest)
+  _check(args)
+  tasks = [registry.find(name) for name in dict.fromkeys(args.tasks.split(","))]
+  files = Files(args.data)
+  items = [_items(task, files, args) for task in tasks]  # before the model: files may be missing
+  model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
+  respond, settings = _responders(model, items, args, texts)
+  settings |= {"fingerprint": record.fingerprint(model.params), "dtype": model.lm.config.precision}
+  lines = JsonLines(pathlib.Path(args.out).expanduser()) if args.out else InMemory()
+  check_settings(lines.records, settings, str(args.out))
+  shown = {"tasks": args.tasks, "offset": args.offset, "limit": args.limit, "spread": args.spread}
+  about = {"settings": settings, "chosen": shown, **record.provenance()}
+  lines.append(about)
+  outcomes = [
+    run(task, some, respond, lines, Progress(task.full_name))
+    for task, some in zip(tasks, items, strict=True)
+  ]
+  for task, outcome in zip(tasks, outcomes, strict=True):
+    if args.json:
+      intervals = {name: list(x) for name, x in outcome.metrics.items()}
+      print(json.dumps({"task": task.full_name, "items": outcome.items, **intervals, **about}))
+  if not args.json:
+    _show(args, tasks, outcomes, settings)
+  return 0
+
+
+def _items(task: Task, files: Files, args: argparse.Namespace) -> list[Item]:
+  return task.items(
+    files,
+    num_fewshot=args.num_fewshot,
+    offset=args.offset,
+    limit=args.limit,
+    spread=args.spread,
+  )
+
+
+def _responders(
+  model: Pretrained,
+  items: Sequence[Sequence[Item]],
+  args: argparse.Namespace,
+  texts: dict[str, str],
+) -> tuple[responders.Responders, dict[str, Any]]:
+  """Who answers these items, and the settings that answers depend on."""
+  tokenizer = model.need_tokenizer()
+  template = responders.template_of(tokenizer) if args.chat else None
+  names = ("checkpoint", "adapter", "num_fewshot", "chat", "multiturn", "max_length")
+  settings = {name: getattr(args, name) for name in names}
+  found: dict[Any, Any] = {}
+  if any(not isinstance(item, Generation) for some in items for item in some[:1]):
+    scorer = scorer_for(
+      model,
+      rows=args.batch_size,
+      max_tokens=args.max_length,
+      samples=args.samples,
+      seed=args.seed,
+    )
+    settings["estimator"] = str(scorer.estimator)
+    found |= responders.of_scorer(scorer, tokenizer, template, args.multiturn)
+  if any(isinstance(item, Generation) for some in items for item in some[:1]):
+    decoding = flags.decoding_of(texts).for_model(model.lm, model.generation)
+    settings |= {"decoder": decoding.flat(), "seed": args.seed}
+    batch = {"batch_size": args.batch_size} if args.batch_size else {}
+    found |= responders.of_decoder(
+      model, decoding, template, args.multiturn, seed=args.seed, **batch
+    )
+  elif texts:
+    raise UsageError(
+      f"--decoder.{next(iter(texts))} has no effect: no task of {args.tasks} asks for a text"
+    )
+  return found, settings
+
+
+def _show(
+  args: argparse.Namespace,
+  tasks: Sequence[Task],
+  outcomes: Sequence[Outcome],
+  settings: dict[str, Any],
+) -> None:
+  estimator = settings.get("estimator")
+  print(f"{args.checkpoint}, {settings['dtype']}" + (f", {estimator}" if estimator else ""))
+  print(f"{'task':<24}{'items':>6}{'shots':>6}  {'metric':<16}value [95 % interval]")
+  for task, outcome in zip(tasks, outcomes, strict=True):
+    shots = task.num_fewshot if args.num_fewshot is None else args.num_fewshot
+    for name, value in outcome.metrics.items():
+      print(f"{task.full_name:<24}{outcome.items:>6}{shots:>6}  {name:<16}{value.shown(digits=4)}")

@@ -1,0 +1,215 @@
+"""Models of this package in lm-evaluation-harness, as `--model sbdjax`.
+
+Importing this module registers the model; the verb `lm_eval` does that and hands its arguments over
+to the harness:
+
+    python -m sbdjax lm_eval run --model sbdjax --model_args checkpoint=smollm2-135m --tasks arc_easy
+
+Arguments of the model: `checkpoint` (or `pretrained`), `adapter`, `dtype`, `max_length`, `samples`
+and `seed` of a bound, and `decoder.NAME=VALUE` as of the verbs, which says how texts are decoded.
+Requests are scored and decoded by what the verb `evaluate` uses, so shared beginnings are run once.
+Where a likelihood is a bound, a warning says which, and `is_greedy` is False.
+
+Needs the extra `eval` (lm_eval 0.4.13).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lm_eval.api.model import LM as HarnessLM
+from lm_eval.api.registry import register_model
+from tqdm import tqdm
+
+from sbdjax import prompts as prompting
+from sbdjax.data.chat import ChatTemplate
+from sbdjax.decode.decoding import from_flat
+from sbdjax.errors import UsageError
+from sbdjax.evals.record import fingerprint
+from sbdjax.evals.scoring.scorer import log_likelihoods, rolling, scorer_for
+from sbdjax.evals.tasks.task import Request
+from sbdjax.evals.until import generate_until
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.settings import parse_value
+
+NAME = "sbdjax"
+_DECODER = "decoder."
+# Settings of a request for text, and what of them means no more than greedy decoding.
+_LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_GREEDY = {"do_sample", "temperature", "until"}
+_MAX_TOKENS = 256  # the harness's own, where a task says nothing
+
+_log = logging.getLogger(__name__)
+
+
+@register_model(NAME)
+class SbdjaxLM(HarnessLM):
+  """A checkpoint of this package, as the harness asks models."""
+
+  def __init__(
+    self,
+    checkpoint: str | Pretrained = "",
+    *,
+    pretrained: str = "",
+    adapter: str | None = None,
+    dtype: str | None = None,
+    batch_size: int | str | None = None,
+    max_length: int | None = None,
+    samples: int = 16,
+    seed: int = 0,
+    **more: Any,
+  ):
+    """Opens `checkpoint`, what `load_pretrained` opens or has opened.
+
+    Args:
+      pretrained: another name of `checkpoint`, as other models of the harness call it.
+      batch_size: rows of a forward; None or "auto": by the device.
+      max_length: tokens of a context and its continuation.
+      samples, seed: of a bound.
+      more: `decoder.NAME`; `device` and `max_batch_size` of the harness have no effect.
+
+    Raises:
+      UsageError: no checkpoint, or an unknown argument.
+    """
+    super().__init__()
+    name = checkpoint or pretrained
+    if not name:
+      raise UsageError("name a model: --model_args checkpoint=NAME")
+    opened = (
+      name if isinstance(name, Pretrained) else load_pretrained(name, dtype=dtype, adapter=adapter)
+    )
+    self._model = prompting.with_tokenizer(opened)
+    self._name = NAME if isinstance(name, Pretrained) else str(name)
+    self._decoder, self._seed = _decoder_settings(more), seed
+    self._rows = int(batch_size) if batch_size not in (None, "auto") else 0
+    self._scorer = scorer_for(
+      self._model, rows=self._rows, max_tokens=max_length, samples=samples, seed=seed
+    )
+    self._tokenizer = self._model.need_tokenizer()
+    if self._scorer.estimator.name != "exact":
+      _log.warning("log-likelihoods are estimates: %s", self._scorer.estimator)
+
+  def loglikelihood(
+    self, requests: list[Any], disable_tqdm: bool = False
+  ) -> list[tuple[float, bool]]:
+    """(log p(continuation | context) in nats, whether it is the greedy one) of each request."""
+    found: dict[int, tuple[float, bool]] = {}
+    of_document = lambda i: (str(requests[i].task_name), str(requests[i].doc_id))
+    ordered = sorted(range(len(requests)), key=of_document)
+    groups = [list(group) for _, group in itertools.groupby(ordered, of_document)]
+    with tqdm(total=len(requests), disable=disable_tqdm, desc="log-likelihoods") as bar:
+      for first in range(0, len(groups), 64):
+        some = groups[first : first + 64]
+        texts = [[Request(*requests[i].args) for i in group] for group in some]
+        scored = log_likelihoods(self._scorer, self._tokenizer, texts)
+        for i, score in zip(itertools.chain(*some), itertools.chain(*scored), strict=True):
+          found[i] = (score.log_prob, bool(score.greedy))
+          self.cache_hook.add_partial("loglikelihood", requests[i].args, found[i])
+          bar.update()
+    return [found[i] for i in range(len(requests))]
+
+  def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+    """log p of each whole text, nats."""
+    found = []
+    for request in tqdm(requests, disable=disable_tqdm, desc="log-likelihoods of texts"):
+      (score,) = rolling(self._scorer, self._tokenizer, [request.args[0]])
+      found.append(score.log_prob)
+      self.cache_hook.add_partial("loglikelihood_rolling", request.args, score.log_prob)
+    return found
+
+  def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+    """The text that follows each context, up to a stop string.
+
+    Raises:
+      UsageError: a setting of sampling that this package does not have.
+    """
+    found: dict[int, str] = {}
+    of_settings = lambda i: repr(sorted(_sampling(requests[i].args[1]).items()))
+    ordered = sorted(range(len(requests)), key=of_settings)
+    size = self._rows or 8
+    with tqdm(total=len(requests), disable=disable_tqdm, desc="texts") as bar:
+      for _, same in itertools.groupby(ordered, of_settings):
+        numbers = list(same)
+        for first in range(0, len(numbers), size):
+          some = numbers[first : first + size]
+          for i, text in zip(some, self._texts([requests[i].args for i in some]), strict=True):
+            found[i] = text
+            self.cache_hook.add_partial("generate_until", requests[i].args, text)
+            bar.update()
+    return [found[i] for i in range(len(requests))]
+
+  def _texts(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    """Texts of requests with the same settings of sampling."""
+    settings = self._decoder | _sampling(requests[0][1])
+    decoding = from_flat(settings, lambda value, hint, name: parse_value(str(value), hint, name))
+    decoding = decoding.for_model(self._model.lm, self._model.generation)
+    limits = [_limit(kwargs) for _, kwargs in requests]
+    room = [self._model.lm.config.max_seq_len - limit for limit in limits]
+    ids = [prompting.encode(self._tokenizer, context) for context, _ in requests]
+    written = generate_until(
+      self._model,
+      decoding,
+      [x[-n:] for x, n in zip(ids, room, strict=True)],
+      [_stop(kwargs) for _, kwargs in requests],
+      limits,
+      seed=self._seed,
+      batch_size=len(requests),
+    )
+    return [w.text for w in written]
+
+  @property
+  def tokenizer_name(self) -> str:
+    """Names the tokenizer and its chat template, for the harness's caches."""
+    return f"{self._name}-{fingerprint(self._model.params)}".replace("/", "__")
+
+  def chat_template(self, chat_template: bool | str = False) -> str | None:
+    """The Jinja2 source of the template of that name, or of the default one; "" where none is used."""
+    if not chat_template:
+      return ""
+    name = chat_template if isinstance(chat_template, str) else "default"
+    return self._template().sources.get(name)
+
+  def apply_chat_template(
+    self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+  ) -> str:
+    """The conversation as text; where the model is to continue its last message, up to that."""
+    render: Callable[..., str] = self._template().render
+    if add_generation_prompt:
+      return render(chat_history)
+    return render(chat_history[:-1]) + chat_history[-1]["content"]
+
+  def _template(self) -> ChatTemplate:
+    template = getattr(self._tokenizer, "chat_template", None)
+    if template is None:
+      raise UsageError("the checkpoint has no chat template: leave --apply_chat_template out")
+    return template
+
+
+def _decoder_settings(more: dict[str, Any]) -> dict[str, Any]:
+  unknown = [
+    n for n in more if not n.startswith(_DECODER) and n not in ("device", "max_batch_size")
+  ]
+  if unknown:
+    raise UsageError(f"unknown argument {unknown[0]} of the model {NAME}: see its docstring")
+  return {n.removeprefix(_DECODER): v for n, v in more.items() if n.startswith(_DECODER)}
+
+
+def _sampling(kwargs: dict[str, Any]) -> dict[str, Any]:
+  """The decoder's settings that a request asks for: a temperature, or nothing."""
+  others = set(kwargs) - _GREEDY - set(_LIMITS)
+  temperature = float(kwargs.get("temperature", 0.0)) if kwargs.get("do_sample", True) else 0.0
+  if others and temperature:
+    raise UsageError(f"sampling with {', '.join(sorted(others))} is not supported: leave it out")
+  return {"temperature": temperature} if temperature else {}
+
+
+def _limit(kwargs: dict[str, Any]) -> int:
+  return int(next((kwargs[name] for name in _LIMITS if kwargs.get(name)), _MAX_TOKENS))
+
+
+def _stop(kwargs: dict[str, Any]) -> list[str]:
+  until = kwargs.get("until") or []
+  return [until] if isinstance(until, str) else list(until)

@@ -1,0 +1,108 @@
+"""Who answers the items of a task: a scorer those that ask for likelihoods, a decoder the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sbdjax import prompts as prompting
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.decode.decoding import Decoding
+from sbdjax.errors import UsageError
+from sbdjax.evals.scoring.base import Scored, Scorer
+from sbdjax.evals.scoring.scorer import log_likelihoods, rolling
+from sbdjax.evals.tasks.task import Answer, Comparison, Generation, Item, Rolling, Template
+from sbdjax.evals.until import generate_until
+from sbdjax.interop.pretrained import Pretrained
+
+
+class Response(NamedTuple):
+  """An answer, and what of it is recorded: JSON-like."""
+
+  answer: Answer
+  details: dict[str, Any]
+
+
+class Responder(NamedTuple):
+  """Answers items of one kind.
+
+  Attributes:
+    respond: items -> their responses, in order.
+    together: how many items are worth answering at a time; progress is kept between them.
+  """
+
+  respond: Callable[[Sequence[Any]], list[Response]]
+  together: int
+
+
+Responders = Mapping[type[Item], Responder]
+
+
+def of_scorer(
+  scorer: Scorer, tokenizer: Tokenizer, template: Template | None, multiturn: bool = False
+) -> Responders:
+  """Those of items that ask for likelihoods.
+
+  Args:
+    template: writes conversations; None: prompts are plain texts.
+    multiturn: see `Prompt.messages`.
+  """
+
+  def comparisons(items: Sequence[Comparison]) -> list[Response]:
+    groups = [item.requests(template, multiturn) for item in items]
+    return [
+      Response(scores, _details(scores)) for scores in log_likelihoods(scorer, tokenizer, groups)
+    ]
+
+  def texts(items: Sequence[Rolling]) -> list[Response]:
+    found = rolling(scorer, tokenizer, [item.text for item in items])
+    return [Response(score, _details([score])) for score in found]
+
+  return {Comparison: Responder(comparisons, 64), Rolling: Responder(texts, 2)}
+
+
+def _details(scores: Sequence[Scored]) -> dict[str, Any]:
+  return {
+    "log_probs": [round(s.log_prob, 5) for s in scores],
+    "greedy": [s.greedy for s in scores],
+    "tokens": [s.tokens for s in scores],
+  }
+
+
+def of_decoder(
+  model: Pretrained,
+  decoding: Decoding,
+  template: Template | None,
+  multiturn: bool = False,
+  *,
+  seed: int = 0,
+  batch_size: int = 8,
+) -> Responders:
+  """Those of items that ask for texts."""
+  tokenizer = model.need_tokenizer()
+
+  def texts(items: Sequence[Generation]) -> list[Response]:
+    contexts = [item.prompt.context(template, multiturn) for item in items]
+    written = generate_until(
+      model,
+      decoding,
+      [prompting.encode(tokenizer, context) for context in contexts],
+      [item.stop for item in items],
+      [item.max_tokens for item in items],
+      seed=seed,
+      batch_size=batch_size,
+    )
+    return [
+      Response(w.text, {"text": w.text, "tokens": w.result.valid, "nfe": w.result.nfe})
+      for w in written
+    ]
+
+  return {Generation: Responder(texts, batch_size)}
+
+
+def template_of(tokenizer: Any) -> Template:
+  """Writes conversations as the checkpoint does. Raises UsageError where it does not say how."""
+  chat = getattr(tokenizer, "chat_template", None)
+  if chat is None:
+    raise UsageError("the checkpoint has no chat template: leave --chat out")
+  return lambda messages: chat.render(messages, add_generation_prompt=True)

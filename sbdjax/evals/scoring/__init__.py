@@ -1,0 +1,1 @@
+"""Log-likelihoods of continuations: exact of next-token models, a bound of the others."""

@@ -1,0 +1,142 @@
+"""Bounds on the log-likelihood of models that are not autoregressive, given the context.
+
+Masked diffusion: the any-order bound of the continuation's tokens, the context never masked
+(`likelihood.elbo.any_order`; LLaDA, Nie et al. 2025, scores options in this way). Self-speculative
+models: the mean over random orders of the exact log p(continuation | context, order) of Algorithm 2
+(`likelihood.elbo.over_orders`), which costs a forward of all blocks for every token of the text.
+
+What is drawn for a request depends on the seed and the request alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sbdjax.decode import sizes
+from sbdjax.decode.any_order.mdm import predictor
+from sbdjax.decode.any_order.windows import FullWindow
+from sbdjax.errors import UsageError
+from sbdjax.evals.scoring.base import Estimator, Scored
+from sbdjax.evals.scoring.requests import TokenRequest
+from sbdjax.likelihood import elbo
+from sbdjax.lm import LM
+from sbdjax.nn.config import need_mask_token
+from sbdjax.sigma_lm import SigmaLM
+
+# (params, tokens_BxL, keys_B, given_BxL, length_B) -> float32 [B, samples] nats.
+Bound = Callable[..., jax.Array]
+
+
+class BoundScorer:
+  """Scores continuations by a bound; `greedy` is not defined.
+
+  Attributes:
+    estimator: with its samples and seed.
+    max_tokens: of a context and its continuation; what is longer loses its beginning.
+  """
+
+  needs_context = False
+
+  def __init__(
+    self,
+    bound: Bound,
+    params: Any,
+    estimator: Estimator,
+    max_tokens: int,
+    width: Callable[[int], int],
+    rows: int,
+  ):
+    """For one model.
+
+    Args:
+      bound: of texts in rows, compiled by this.
+      estimator: what `bound` is.
+      width: tokens of a text -> columns of its row.
+      rows: of a forward.
+    """
+    self.estimator, self.max_tokens = estimator, max_tokens
+    self._bound, self._params = jax.jit(bound), params
+    self._width, self._rows = width, rows
+
+  def __call__(self, groups: Sequence[Sequence[TokenRequest]]) -> list[list[Scored]]:
+    """The bound of every request. Raises UsageError for one that is too long."""
+    requests = [self._cut(r) for group in groups for r in group]
+    by_width = lambda i: self._width(sum(map(len, requests[i])))
+    nats = np.zeros(len(requests))
+    for width, same in itertools.groupby(sorted(range(len(requests)), key=by_width), by_width):
+      numbers = list(same)
+      for first in range(0, len(numbers), self._rows):
+        some = numbers[first : first + self._rows]
+        nats[some] = self._run([requests[i] for i in some], width)
+    scored = iter(
+      Scored(float(x), None, len(r.continuation)) for x, r in zip(nats, requests, strict=True)
+    )
+    return [[next(scored) for _ in group] for group in groups]
+
+  def _cut(self, request: TokenRequest) -> TokenRequest:
+    room = self.max_tokens - len(request.continuation)
+    if room < 0:
+      raise UsageError(
+        f"a continuation of {len(request.continuation)} tokens is longer than the model's context "
+        f"of {self.max_tokens}: it cannot be scored"
+      )
+    return request._replace(context=request.context[-room:] if room else ())
+
+  def _run(self, requests: Sequence[TokenRequest], width: int) -> np.ndarray:
+    tokens = np.zeros((self._rows, width), np.int32)
+    given = np.zeros((self._rows, width), bool)
+    length = np.ones(self._rows, np.int32)
+    for row, r in enumerate(requests):
+      text = [*r.context, *r.continuation]
+      tokens[row, : len(text)], length[row] = text, len(text)
+      given[row, : len(r.context)] = True
+    numbers = [zlib.crc32(np.array([*r.context, -1, *r.continuation]).tobytes()) for r in requests]
+    numbers += [0] * (self._rows - len(requests))
+    seed = self.estimator.seed
+    assert seed is not None  # `masked_diffusion` and `self_speculative` give one
+    fold = jax.vmap(jax.random.fold_in, (None, 0))
+    keys = fold(jax.random.key(seed), jnp.asarray(numbers, jnp.uint32))
+    found = jax.device_get(self._bound(self._params, tokens, keys, given, length))
+    return np.mean(np.asarray(found, np.float64), axis=1)[: len(requests)]
+
+
+def masked_diffusion(
+  model: LM, params: Any, *, samples: int, seed: int, rows: int, max_tokens: int
+) -> BoundScorer:
+  """The any-order bound of a masked-diffusion model with full attention.
+
+  Raises:
+    UsageError: a model without a mask token.
+  """
+  mask_id = need_mask_token(model.config, "it has no likelihood in any order")
+  predict = predictor(model)
+
+  def bound(params, tokens, keys, given, length):
+    return elbo.any_order(predict, mask_id, params, tokens, keys, samples, given, length)
+
+  width = functools.partial(sizes.text, context=max_tokens)
+  estimator = Estimator("any-order bound", samples, seed)
+  return BoundScorer(bound, params, estimator, max_tokens, width, rows)
+
+
+def self_speculative(
+  model: SigmaLM, params: Any, *, samples: int, seed: int, max_tokens: int
+) -> BoundScorer:
+  """The bound of a self-speculative model: exact log p given each of `samples` random orders."""
+
+  def bound(params, tokens, keys, given, length):
+    del length  # rows are as wide as their texts
+    rules = [(FullWindow()(tokens.shape[1]), 1.0)]
+    found = elbo.over_orders(model, params, tokens, keys, rules, num_orders=samples, given_L=given)
+    return found.log_prob[..., 0]
+
+  name = "mean over random orders of exact log p(x given order)"
+  return BoundScorer(bound, params, Estimator(name, samples, seed), max_tokens, lambda n: n, 1)

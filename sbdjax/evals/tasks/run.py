@@ -1,0 +1,102 @@
+"""Runs tasks: items are answered, recorded one by one, and put together with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from sbdjax.errors import UsageError
+from sbdjax.evals.bootstrap import Interval, interval
+from sbdjax.evals.responders import Responders
+from sbdjax.evals.tasks.task import Item, Metric, Task
+
+# (items answered, items to answer) of a task
+Progress = Callable[[int, int], None]
+
+
+class Records(Protocol):
+  """Where records go, as `record.JsonLines` keeps them in a file."""
+
+  records: list[dict[str, Any]]
+
+  def append(self, record: dict[str, Any]) -> None: ...
+
+
+class InMemory:
+  """Records that no file keeps."""
+
+  def __init__(self) -> None:
+    self.records: list[dict[str, Any]] = []
+
+  def append(self, record: dict[str, Any]) -> None:
+    """Adds one record."""
+    self.records.append(record)
+
+
+class Outcome(NamedTuple):
+  """A task's result.
+
+  Attributes:
+    items: how many were answered.
+    metrics: name -> the value and its interval; items are drawn anew.
+  """
+
+  items: int
+  metrics: dict[str, Interval]
+
+
+def check_settings(records: Sequence[dict[str, Any]], settings: dict[str, Any], path: str) -> None:
+  """Refuses to go on with records that were made in another way.
+
+  Raises:
+    UsageError: a run in `records` had other settings; the first that differs is named.
+  """
+  for earlier in (r["settings"] for r in records if "settings" in r):
+    for name in {**earlier, **settings}:
+      if earlier.get(name) != settings.get(name):
+        raise UsageError(
+          f"{path} holds results with {name}={earlier.get(name)}, not {settings.get(name)}: "
+          "name another --out"
+        )
+
+
+def run(
+  task: Task, items: Sequence[Item], responders: Responders, lines: Records, progress: Progress
+) -> Outcome:
+  """Answers those of `items` that `lines` has no record of, and sums all of them up.
+
+  A record has the task, the item's id, what was answered and what it is worth.
+
+  Raises:
+    UsageError: an item of a kind that nobody answers.
+  """
+  known = {r["id"]: r["values"] for r in lines.records if r.get("task") == task.full_name}
+  missing = [item for item in items if item.id not in known]
+  kind = type(items[0])
+  if kind not in responders:
+    raise UsageError(f"{task.full_name} asks for {kind.__name__}, which nobody answers here")
+  responder = responders[kind]
+  progress(len(items) - len(missing), len(items))
+  for first in range(0, len(missing), responder.together):
+    some = missing[first : first + responder.together]
+    for item, response in zip(some, responder.respond(some), strict=True):
+      values = dict(task.score(item, response.answer))
+      known[item.id] = values
+      gold = {"gold": item.gold} if hasattr(item, "gold") else {}
+      about = {"task": task.full_name, "id": item.id, **gold}
+      lines.append(about | response.details | {"values": values})
+    progress(len(items) - len(missing) + first + len(some), len(items))
+  return outcome(task.metrics, [known[item.id] for item in items])
+
+
+def outcome(metrics: Mapping[str, Metric], values: Sequence[Mapping[str, Any]]) -> Outcome:
+  """Values of single items, put together by metrics. One that no item has is left out."""
+  found = {}
+  for name, metric in metrics.items():
+    of_items = [v[name] for v in values if name in v]
+    if of_items:
+      columns_CxN = np.atleast_2d(np.asarray(of_items, float).T)
+      found[name] = interval(columns_CxN, metric.aggregate)
+  return Outcome(len(values), found)

@@ -1,0 +1,101 @@
+"""`evaluate --tasks`: what is printed and recorded, going on with a file, and what is refused."""
+
+import json
+
+import pytest
+
+from sbdjax import __main__ as entry
+from sbdjax.cli import evaluate_tasks
+from sbdjax.data.tokenizers import load_tokenizer
+from sbdjax.interop import GenerationDefaults, Pretrained
+from tests import models
+from tests.evals.tasks import documents
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  return documents.write(tmp_path_factory.mktemp("data"))
+
+
+def run(capsys, data, *args, checkpoint="stories260K"):
+  code = entry.main(["evaluate", f"--checkpoint={checkpoint}", f"--data={data}", *args])
+  return code, capsys.readouterr()
+
+
+def lines_of(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_items_are_recorded_and_a_stopped_run_goes_on(capsys, data, tmp_path):
+  path = tmp_path / "out.jsonl"
+  args = ["--tasks=arc_easy,lambada_openai", f"--out={path}"]
+  code, printed = run(capsys, data, *args, "--limit=2")
+  assert code == 0, printed.err
+  assert "stories260K, float32, exact" in printed.out and "perplexity" in printed.out
+  assert "arc_easy: 2 of 2" in printed.err
+  about, *items = lines_of(path)
+  assert about["settings"]["checkpoint"] == "stories260K" and "git_commit" in about
+  assert [(x["task"], x["id"]) for x in items] == [
+    ("arc_easy", "q0"), ("arc_easy", "q1"), ("lambada_openai", "0"),
+  ]  # fmt: skip
+  assert items[1]["gold"] == 1 and len(items[1]["log_probs"]) == len(items[1]["greedy"]) == 2
+  best = items[1]["log_probs"][1] > items[1]["log_probs"][0]
+  assert items[1]["values"]["acc"] == float(best)
+
+  with path.open("ab") as file:
+    file.write(b'{"task": "arc_easy", "id"')  # as if it had been killed while it wrote
+  code, printed = run(capsys, data, *args, "--json")
+  assert code == 0 and "arc_easy: 2 of 5" in printed.err
+  again = lines_of(path)
+  assert [x["id"] for x in again if x.get("task") == "arc_easy"] == ["q0", "q1", "q2", "q3", "q4"]
+  found, _ = (json.loads(line) for line in printed.out.splitlines())
+  scores = [x["values"]["acc"] for x in again if x.get("task") == "arc_easy"]
+  value, low, high = found["acc"]
+  assert found["items"] == 5 and value == pytest.approx(sum(scores) / 5) and low <= value <= high
+
+  code, printed = run(capsys, data, *args, "--max_length=64")
+  assert (
+    code == 2 and "holds results with max_length=None, not 64: name another --out" in printed.err
+  )
+
+
+def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypatch):
+  lm = models.lm_of(vocab_size=513, mask_id=512)
+  how = GenerationDefaults((), 512, attention="full")
+  model = Pretrained(lm, models.random_params(lm), load_tokenizer("tok512"), how)
+  monkeypatch.setattr(evaluate_tasks, "load_pretrained", lambda *_, **__: model)
+  args = ["--tasks=boolq", "--samples=2", "--seed=3", "--json"]
+  code, printed = run(capsys, data, *args)
+  assert code == 0, printed.err
+  found = json.loads(printed.out)
+  assert found["settings"]["estimator"] == "any-order bound, 2 samples, seed 3"
+  assert "acc" in found and found["items"] == 1
+
+  shifted = model._replace(generation=GenerationDefaults((), 512, attention="full", shifted=True))
+  monkeypatch.setattr(evaluate_tasks, "load_pretrained", lambda *_, **__: shifted)
+  code, printed = run(capsys, data, *args)
+  assert code == 2 and "attention=full and shifted predictions" in printed.err
+
+
+@pytest.mark.parametrize(
+  ("args", "code", "message"),
+  [
+    (["--tasks=arc_esy"], 2, "did you mean 'arc_easy'"),
+    (["--tasks=arc_easy", "--data=nowhere"], 1, "no file arc_easy_test.jsonl in nowhere"),
+    (["--tasks=arc_easy", "--chat"], 2, "the checkpoint has no chat template"),
+    (["--tasks=arc_easy", "--num_fewshot=1"], 2, "no examples to show"),
+    (["--tasks=arc_easy", "--limit=0"], 2, "--limit=0: give 1 or more"),
+    (["--tasks=arc_easy", "--decoder.name=sbd"], 2, "--decoder.name has no effect"),
+    (["--tasks=arc_easy", "--split=train"], 2, "unknown argument '--split=train'"),
+  ],
+)
+def test_bad_input_is_one_line(capsys, data, args, code, message):
+  found, printed = run(capsys, data, *args)
+  assert found == code and message in printed.err and printed.err.count("\n") == 1
+
+
+def test_help_of_both(capsys):
+  for args, text in ((["--help"], "--tasks=NAMES --help"), (["--tasks=x", "--help"], "--spread")):
+    with pytest.raises(SystemExit) as stopped:
+      entry.main(["evaluate", *args])
+    assert stopped.value.code == 0 and text in capsys.readouterr().out

@@ -1,0 +1,174 @@
+"""Tasks: prompts written out by hand, metrics of made-up answers, and which items are taken."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sbdjax.errors import DataError, UsageError
+from sbdjax.evals.tasks import registry
+from sbdjax.evals.tasks.files import Files
+from sbdjax.evals.tasks.language_modeling import detokenized, pages
+from sbdjax.evals.tasks.multiple_choice import hellaswag_text, of_options
+from sbdjax.evals.tasks.run import outcome
+from sbdjax.evals.tasks.task import Comparison, Generation, Prompt, Rolling, Scored, at_random
+from tests.evals.tasks import documents
+
+MINE = registry.find("arc_easy")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+  return Files(documents.write(tmp_path_factory.mktemp("data")))
+
+
+_LETTERS = " Where?\nA. in a\nB. in b\nC. in c\nD. in d\nE. in e\nAnswer:"
+# Task -> requests of its first item, and the right one.
+REQUESTS = {
+  "arc_easy": ([("Question: Why 0?\nAnswer:", " so"), ("Question: Why 0?\nAnswer:", " not so")], 0),
+  "openbookqa": ([("Why 0?", " so"), ("Why 0?", " not so")], 0),
+  "hellaswag": (
+    [("Title: A man sits. He", " runs."), ("Title: A man sits. He", " stands up.")],
+    1,
+  ),
+  "piqa": ([("Question: How?\nAnswer:", " so"), ("Question: How?\nAnswer:", " thus")], 1),
+  "winogrande": ([("Ann saw Bea as Ann", " slept."), ("Ann saw Bea as Bea", " slept.")], 1),
+  "boolq": ([("It is.\nQuestion: is it?\nAnswer:", f" {x}") for x in ("no", "yes")], 1),
+  "commonsense_qa": ([(f"Question:{_LETTERS}", f" {x}") for x in "ABCDE"], 1),
+  "lambada_openai": ([("She said her", " name")], 0),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests(files, name):
+  item = registry.find(name).items(files)[0]
+  requests, gold = REQUESTS[name]
+  assert [tuple(r) for r in item.requests()] == requests and item.gold == gold
+
+
+def test_mmlu_shows_examples_of_the_subject(files):
+  about = "The following are multiple choice questions (with answers) about us foreign policy.\n\n"
+  options = "\nA. {0} w\nB. {0} x\nC. {0} y\nD. {0} z\nAnswer:"
+  items = registry.find("mmlu").items(files, num_fewshot=2)
+  shots = "One?" + options.format("One") + " C\n\n" + "Three?" + options.format("Three") + " A\n\n"
+  question = "One?" + options.format("One")
+  assert [tuple(r) for r in items[0].requests()] == [
+    (about + shots + question, f" {letter}") for letter in "ABCD"
+  ]
+  (second,) = registry.find("mmlu_continuation").items(files, num_fewshot=1, offset=1, limit=1)
+  context, continuation = second.requests()[2]
+  assert context == (
+    "The following are questions (with answers) about anatomy.\n\n"
+    "Question: Two?\nAnswer: Two z\n\nQuestion: Two?\nAnswer:"
+  )
+  assert continuation == " Two y"
+  with pytest.raises(UsageError, match="has 6 examples"):
+    registry.find("mmlu").items(files, num_fewshot=7)
+  with pytest.raises(UsageError, match="arc_easy has no examples to show"):
+    registry.find("arc_easy").items(files, num_fewshot=1)
+
+
+def test_conversations():
+  prompt = Prompt("Q2", (("Q1", "A1"),), "About.\n\n", answer_start="It is")
+  assert prompt.text() == "About.\n\nQ1 It is A1\n\nQ2 It is"
+  turns = [("system", "About.\n\n"), ("user", "Q1"), ("assistant", "It is A1"), ("user", "Q2")]
+  assert [(m["role"], m["content"]) for m in prompt.messages(multiturn=True)] == turns
+  assert prompt.messages()[1]["content"] == "Q1 It is A1\n\nQ2"
+  template = lambda messages: "|".join(m["content"] for m in messages) + "|bot:"
+  assert prompt.context(template) == "About.\n\n|Q1 It is A1\n\nQ2|bot:It is"
+  item = Comparison("0", (Prompt("Q"),), ("a", "b"))
+  assert [r.continuation for r in item.requests(template)] == ["a", "b"]
+
+
+def test_the_likeliest_option_by_each_length():
+  item = Comparison("0", (Prompt("Q"),), ("ab", "abcd", "éééé"), gold=1)
+  answer = [Scored(x, False, 1) for x in (-2.0, -3.0, -5.0)]
+  # by character -1, -0.75, -1.25; by byte -1, -0.75, -0.625
+  assert of_options(item, answer) == {"acc": 0.0, "acc_norm": 1.0, "acc_bytes": 0.0}
+  tie = [Scored(-1.0, False, 1)] * 3
+  assert of_options(item, tie)["acc"] == 0.0  # the first of equal ones, as numpy's argmax
+
+
+def test_lambada(files):
+  task = registry.find("lambada_openai")
+  (item,) = task.items(files)
+  values = [task.score(item, [Scored(x, g, 2)]) for x, g in ((-1.0, True), (-3.0, False))]
+  found = outcome(task.metrics, values).metrics
+  assert found["perplexity"].value == pytest.approx(math.exp(2)) and found["acc"].value == 0.5
+  assert found["acc"].low == 0 and found["acc"].high == 1
+  assert "acc" not in task.score(item, [Scored(-1.0, None, 2)])
+
+
+def test_wikitext(files):
+  task = registry.find("wikitext")
+  one, two = task.items(files)
+  assert isinstance(one, Rolling) and one.text.startswith(" = One =") and "A-b (c).\n" in one.text
+  assert "== Part ==" in one.text and "d, e" in one.text and two.text == " = Two =\n\nf's\n"
+  page = " = Two = \n \n f 's \n"
+  assert two.bytes == len(page) and two.words == 7
+  values = [task.score(item, Scored(-10.0, None, 9)) for item in (one, two)]
+  found = outcome(task.metrics, values).metrics
+  assert found["byte_perplexity"].value == pytest.approx(math.exp(20 / (one.bytes + two.bytes)))
+  assert found["bits_per_byte"].value == pytest.approx(20 / (one.bytes + two.bytes) / math.log(2))
+  assert found["word_perplexity"].value == pytest.approx(math.exp(20 / (one.words + two.words)))
+
+
+def test_pages_begin_with_titles():
+  assert len(pages(" \n = A = \n x \n = = B = = \n y \n = C = \n")) == 2
+  assert detokenized('He said " no " . It \'s 1 @,@ 000 [ x ]') == 'He said "no". It\'s 1,000 [x]'
+
+
+@pytest.mark.parametrize(
+  ("query", "expected"),
+  [
+    ("Title: A man sits. the man", "Title: A man sits. The man"),
+    ("Title: the man", "Title: The man"),
+    ("Title: A man sits.", "Title: A man sits."),
+    ('Title: He said "go." then he', 'Title: He said "go." Then he'),
+  ],
+)
+def test_hellaswag_has_its_capital_back(query, expected):
+  assert hellaswag_text(query) == expected
+
+
+def test_which_items(files):
+  task = registry.find("arc_easy")
+  ids = lambda **which: [item.id for item in task.items(files, **which)]
+  assert ids() == ["q0", "q1", "q2", "q3", "q4"]
+  assert ids(offset=1, limit=2) == ["q1", "q2"] and ids(limit=9) == ids()
+  assert ids(limit=2, spread=True) == ["q0", "q2"] and ids(offset=1, spread=True) == ids()[1:]
+  with pytest.raises(UsageError, match="arc_easy has 5 items: give an --offset below that"):
+    ids(offset=5)
+
+
+def test_random_examples_do_not_depend_on_what_is_asked_for():
+  pool, docs = [{"n": i} for i in range(9)], [{}] * 4
+  assert at_random(pool, docs, 2)[:2] == at_random(pool, docs[:2], 2)
+
+
+def test_a_missing_file_is_named(tmp_path):
+  with pytest.raises(DataError, match=r"no file arc_easy_test.jsonl in .*--data=DIR"):
+    registry.find("arc_easy").items(Files(tmp_path))
+  (tmp_path / "arc_easy_test.jsonl").write_text("{")
+  with pytest.raises(DataError, match="is not JSON"):
+    registry.find("arc_easy").items(Files(tmp_path))
+
+
+def test_tasks_are_found_by_name():
+  known = registry.tasks()
+  assert all(name == task.full_name for name, task in known.items())
+  with pytest.raises(UsageError, match=r"unknown task 'arc_esy' \(did you mean 'arc_easy'\?\)"):
+    registry.find("arc_esy")
+  assert registry.find("tests.evals.tasks.test_tasks:MINE") is MINE
+
+
+def test_values_of_several_columns_are_drawn_together():
+  task = registry.find("wikitext")
+  values = [{"bits_per_byte": (-2.0 * i, i)} for i in range(1, 9)]
+  found = outcome(task.metrics, values).metrics["bits_per_byte"]
+  np.testing.assert_allclose(found, 3 * [2 / math.log(2)])
+
+
+def test_generation_items_hold_what_is_asked():
+  item = Generation("0", Prompt("Q"), ("\n",), 5, reference=3)
+  assert item.prompt.messages() == [{"role": "user", "content": "Q"}] and item.reference == 3

@@ -1,0 +1,33 @@
+"""The tables of recorded benchmarks say what the records hold."""
+
+import json
+
+import pytest
+
+from tests.experiments.test_ssmd import script
+
+
+def test_tables(tmp_path):
+  module = script("benchmarks_lm/tables")
+  settings = {"checkpoint": "m", "dtype": "float32", "estimator": "exact"}
+  records = [{"settings": settings, "git_commit": "abc"}]
+  for task, scores in (
+    ("arc_easy", (1, 1, 0, 1)),
+    ("arc_challenge", (0, 1)),
+    ("hellaswag", (1, 0)),
+  ):
+    values = [{name: float(x) for name in ("acc", "acc_norm", "acc_bytes")} for x in scores]
+    records += [{"task": task, "id": str(i), "values": v} for i, v in enumerate(values)]
+  path = tmp_path / "records.jsonl"
+  path.write_text("".join(json.dumps(record) + "\n" for record in records))
+  runs, items = module.read(path)
+  found = module.outcomes(items)
+  assert runs[0]["settings"] == settings and found["arc_easy"].items == 4
+  assert "| arc_easy | 4 | acc_norm | 75.0 [25.0, 100.0] % |" in module.results_table(found)
+  table = module.published_table(found, items)
+  assert "| hellaswag | acc_norm | 50.0 [0.0, 100.0] % | 40.9 % | yes |" in table
+  assert "| ARC, mean of both | acc_norm | 62.5 [" in table and "piqa" not in table
+  average = module.arc_average(items, "acc_norm")
+  wide, narrow = 0.5, 0.5  # of arc_challenge below and above its 0.5
+  assert average.low == pytest.approx(0.625 - (wide**2 + 0.5**2) ** 0.5 / 2)
+  assert average.high == pytest.approx(0.625 + (narrow**2 + 0.25**2) ** 0.5 / 2)
