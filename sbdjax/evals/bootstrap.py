@@ -1,0 +1,132 @@
+"""Percentile bootstrap intervals (Efron 1979): how far a number may move with other texts.
+
+The unit that is drawn is one text (or question, or turn), with replacement. Where two decoders are
+compared, the same texts are drawn for both: what is hard for one is hard for the other, and what is
+left is the difference between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RESAMPLES = 10_000
+SHARE = 0.95
+# Drawn numbers held at a time.
+_CHUNK = 4_000_000
+
+# Columns [..., N], one after the other -> [...].
+Statistic = Callable[..., Any]
+
+
+class Interval(NamedTuple):
+  """A number and where 95 % of the resamples put it.
+
+  Attributes:
+    value: of all texts.
+    low, high: bounds; None where nothing is known of single texts.
+  """
+
+  value: float
+  low: float | None = None
+  high: float | None = None
+
+  def shown(self, digits: int = 2, scale: float = 1.0, sign: str = "") -> str:
+    """`x [lo, hi]`; the value alone without bounds.
+
+    Args:
+      digits: after the point.
+      scale: of all three, as 100 for per cent.
+      sign: of the value and the bounds, "+" to show it always.
+    """
+    value, *bounds = (
+      None if x is None else f"{scale * x:{sign}.{digits}f}" for x in (self.value, *self[1:])
+    )
+    return f"{value}" if None in bounds else f"{value} [{', '.join(map(str, bounds))}]"
+
+
+def mean(values: np.ndarray) -> np.ndarray:
+  """Of the last axis."""
+  return np.mean(values, axis=-1)
+
+
+def median(values: np.ndarray) -> np.ndarray:
+  """Of the last axis."""
+  return np.median(values, axis=-1)
+
+
+def interval(
+  values: Sequence[float] | Sequence[Sequence[float]] | np.ndarray,
+  statistic: Statistic = mean,
+  resamples: int = RESAMPLES,
+  seed: int = 0,
+  share: float = SHARE,
+) -> Interval:
+  """The statistic of all texts with its percentile interval.
+
+  Args:
+    values: a number for each text [N], or several columns of them [C, N], which are drawn together.
+    statistic: called with the columns, each [..., N]; returns [...].
+    resamples: how often N texts are drawn.
+    seed: of the draws; the same for the same N, so that every comparison sees the same resamples.
+    share: of the resamples between the bounds.
+
+  Raises:
+    ValueError: no texts.
+  """
+  columns_CxN = np.atleast_2d(np.asarray(values, float))
+  count = columns_CxN.shape[1]
+  if not count:
+    raise ValueError("there is nothing to draw from")
+  found_R = np.concatenate(
+    [statistic(*columns_CxN[:, index_RxN]) for index_RxN in _draws(count, resamples, seed)]
+  )
+  low, high = np.quantile(found_R, [(1 - share) / 2, (1 + share) / 2])
+  return Interval(float(statistic(*columns_CxN)), float(low), float(high))
+
+
+def _draws(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+  """Indices [some, count], of `resamples` rows in all."""
+  rng, rows = np.random.default_rng(seed), max(1, _CHUNK // count)
+  for first in range(0, resamples, rows):
+    yield rng.integers(count, size=(min(rows, resamples - first), count))
+
+
+def ratio_of_sums(over: Sequence[float], under: Sequence[float], **how: Any) -> Interval:
+  """sum(over) / sum(under), as tokens per forward; a number for each text in both.
+
+  Args:
+    how: `resamples`, `seed` and `share` of `interval`.
+  """
+  return interval([over, under], lambda a, b: a.sum(-1) / b.sum(-1), **how)
+
+
+def paired_ratio(
+  over: Sequence[float],
+  under: Sequence[float],
+  reference_over: Sequence[float],
+  reference_under: Sequence[float],
+  **how: Any,
+) -> Interval:
+  """A ratio of sums over that of a reference on the same texts, as tokens/s over those of AR.
+
+  The same texts are drawn for both.
+  """
+  columns = [over, under, reference_over, reference_under]
+  return interval(
+    columns, lambda a, b, c, d: (a.sum(-1) / b.sum(-1)) / (c.sum(-1) / d.sum(-1)), **how
+  )
+
+
+def relative_difference(
+  over: Sequence[float],
+  under: Sequence[float],
+  reference_over: Sequence[float],
+  reference_under: Sequence[float],
+  **how: Any,
+) -> Interval:
+  """`paired_ratio` - 1: 0.05 is 5 % above the reference."""
+  found = paired_ratio(over, under, reference_over, reference_under, **how)
+  return Interval(*(x - 1 for x in found if x is not None))
