@@ -32,6 +32,7 @@ from sbdjax.decode.stream import Frame
 from sbdjax.lm import LM
 from sbdjax.masks import Cached
 
+
 class PromptDecoder:
   """Decodes one prompt at a time with methods that keep an exact cache (`Method.cache_slots`).
 
