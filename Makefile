@@ -12,7 +12,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16
 
-.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz kernels-aot lint format clean
+.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz parity tables kernels-aot lint format clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m sbdjax quickstart
@@ -40,6 +40,25 @@ faults: $(DEV)
 FUZZ_EXAMPLES ?= 2000
 fuzz: $(DEV)
 	SBDJAX_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(RUN) -m pytest -n 2 tests/fuzz
+
+# Beside torch and transformers, which the other targets do not install (a GB; PARITY_INDEX may name an
+# index of smaller builds of torch). Nothing is skipped for want of them.
+PARITY       := $(VENV)/.installed-parity
+PARITY_INDEX ?=
+PARITY_TESTS := tests/interop tests/data/test_vocabulary_files.py tests/data/test_chat.py \
+  tests/bench/test_flex.py tests/bench/test_torch_llama.py tests/cli/test_bench.py tests/cli/test_bench_peers.py
+
+parity: $(PARITY)
+	SBDJAX_PARITY=1 $(RUN) -m pytest -n 2 --dist loadfile $(PARITY_TESTS)
+
+$(PARITY): $(DEV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check \
+	  $(if $(PARITY_INDEX),--extra-index-url $(PARITY_INDEX)) --editable ".[dev,parity]"
+	@touch $@
+
+# Every table of the READMEs anew, from the records; says what else differs.
+tables: $(STAMP)
+	@$(RUN) experiments/tables.py --write
 
 # Kernels compiled for TPUs and GPUs that are not here; skipped where their clients are not installed.
 # AOT_PYTHON: an interpreter that has the clients.

@@ -1,4 +1,4 @@
-"""Quality against speed of the SBD stories model, over the entropy bound gamma.
+"""Quality against speed of the SBD stories model, over the entropy bound gamma and other rules.
 
   python -m sbdjax sweep --config=configs/stories_sbd_sweep.py --workdir=runs/sweep
 
@@ -10,8 +10,8 @@ from sbdjax.presets import stories_sbd_sweep as preset
 get_sweep = preset.get_sweep
 
 
-def get_config():
-  config = preset.get_config()
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
   # Change any field here, for instance:
   # config.sweep.num_prompts = 10
   return config

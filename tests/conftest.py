@@ -1,5 +1,6 @@
 """Environment of every test, fixed before JAX is imported."""
 
+import importlib.util
 import os
 import pathlib
 import sys
@@ -22,6 +23,11 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # Nobody's tuned settings: nothing can be in this folder.
 os.environ["SBDJAX_TUNED_DIR"] = os.path.join(os.devnull, "tuned")
+
+# Set by `make parity`, which must not pass because everything was skipped.
+if os.environ.get("SBDJAX_PARITY"):
+  for _name in ("torch", "transformers"):
+    assert importlib.util.find_spec(_name), f'{_name} is missing: pip install -e ".[parity]"'
 
 import chex  # noqa: E402
 import pytest  # noqa: E402

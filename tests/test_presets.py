@@ -113,4 +113,4 @@ def test_the_verb_shows_a_preset_and_its_fields(capsys):
   assert configs.main(["preset:stories_jacobi"]) == 0
   assert "2 rounds\n\n  {}\n  {'collect.block_size': 32," in capsys.readouterr().out
   assert configs.main(["stories_sbd_sweep"]) == 0
-  assert "8 points of the sweep" in capsys.readouterr().out
+  assert "12 points of the sweep" in capsys.readouterr().out

@@ -28,6 +28,19 @@ def test_every_tested_python_is_one_that_is_supported():
   assert found[0] == oldest and ".ci/run" in read(".github/workflows/ci.yml")
 
 
+def test_parity_runs_every_test_that_is_skipped_without_its_extra():
+  makefile = read("Makefile").replace("\\\n", " ")
+  (named,) = re.findall(r"^PARITY_TESTS := (.*)$", makefile, re.MULTILINE)
+  folders = [ROOT / name for name in named.split()]
+  assert all(path.exists() for path in folders)
+  skips = r"importorskip\(\s*\"(torch|transformers)|skipif\(not torch_llama"
+  tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path != pathlib.Path(__file__)]
+  found = [path for path in tests if re.search(skips, path.read_text())]
+  assert len(found) >= 7
+  assert not [p for p in found if not any(p.is_relative_to(f) for f in folders)]
+  assert "make parity" in read(".github/workflows/parity.yml")
+
+
 def test_the_changelog_knows_the_version_and_every_old_name_of_a_preset():
   text = read("CHANGELOG.md")
   assert f"\n## {PROJECT['version']}\n" in text and "\n## Unreleased\n" in text

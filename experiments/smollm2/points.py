@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sbdjax.bench import per_prompt
 from sbdjax.data import files
 from sbdjax.errors import DataError
+from sbdjax.evals import bootstrap
 
 # Of a `Result`, kept for each prompt and method.
 FIELDS = ("valid", "nfe", "query_tokens", "drafted", "accepted", "seconds")
@@ -49,10 +49,10 @@ def point(name: str, lines: Sequence[dict[str, Any]], base: str = "AR") -> dict[
     theirs = (of(base, field, at) for field in ("valid", "seconds"))
     table[group] = {
       "prompts": len(at),
-      "tokens_per_forward": per_prompt.ratio_of_sums(tokens, forwards)._asdict(),
+      "tokens_per_forward": bootstrap.ratio_of_sums(tokens, forwards)._asdict(),
       "query_tokens_per_forward": sum(of(name, "query_tokens", at)) / sum(forwards),
       "tokens_per_second": sum(tokens) / sum(seconds),
-      "speed_over_ar": per_prompt.speed_ratio(tokens, seconds, *theirs)._asdict(),
+      "speed_over_ar": bootstrap.paired_ratio(tokens, seconds, *theirs)._asdict(),
     }
   every = range(len(lines))
   differ = [line["runs"][name]["differs"] for line in lines if "differs" in line["runs"][name]]
@@ -66,7 +66,7 @@ def point(name: str, lines: Sequence[dict[str, Any]], base: str = "AR") -> dict[
   }
   if "nats" in lines[0]["runs"][name]:
     nats = of(name, "nats", every)
-    found["judge_nll"] = per_prompt.ratio_of_sums(nats, of(name, "valid", every))._asdict()
+    found["judge_nll"] = bootstrap.ratio_of_sums(nats, of(name, "valid", every))._asdict()
   return found
 
 

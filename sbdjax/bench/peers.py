@@ -27,8 +27,6 @@ from sbdjax.lm import LM
 
 T = TypeVar("T")
 
-_DRAWS = 10_000  # of the bootstrap
-
 
 class Turn(NamedTuple):
   """One run of a contestant.
@@ -137,14 +135,6 @@ def in_turns(
   return first, [tuple(values) for values in found]
 
 
-def bootstrap_interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float]:
-  """Percentile interval of the median, from samples with replacement (Efron 1979)."""
-  values_N = np.asarray(values, float)
-  drawn = np.random.default_rng(0).choice(values_N, (_DRAWS, len(values_N)))
-  low, high = np.quantile(np.median(drawn, axis=1), [(1 - share) / 2, (1 + share) / 2])
-  return float(low), float(high)
-
-
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
   """Index of the first token that differs; None: there is none up to the shorter end."""
   return next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
@@ -232,6 +222,7 @@ def timings(
   runs: Sequence[Sequence[Turn]],
   differences: Sequence[Difference | None],
   read: Mapping[int, Summary],
+  bounds: Callable[[Sequence[float]], tuple[float, float]],
 ) -> list[PeerTiming]:
   """A row for every contestant, of which the first is the reference.
 
@@ -239,6 +230,7 @@ def timings(
     runs: of each contestant, a turn after the other.
     differences: of each.
     read: threads -> bytes a second that they read.
+    bounds: of the median of one number a turn.
   """
   speeds = [[turn.timed / turn.seconds for turn in turns] for turns in runs]
   rows = []
@@ -257,7 +249,7 @@ def timings(
         *found,
         per_forward,
         summarise(ratios).median,
-        *bootstrap_interval(ratios),
+        *bounds(ratios),
         contestant.weight_bytes,
         bandwidth,
         bandwidth / read[contestant.threads].median,

@@ -1,7 +1,7 @@
 """Decoding methods compared prompt by prompt: a prompt is run once, and every method goes on from there.
 
 Prompts differ in length and in how well they draft, so methods take turns on each of them, and what
-is compared are sums over prompts with intervals by bootstrap over prompts. All prompts are padded to
+is compared are sums over prompts (`evals.bootstrap` has their intervals). All prompts are padded to
 one width, so each method is compiled once; the prompt's own forward is timed apart, for it is the
 same for all.
 """
@@ -31,16 +31,6 @@ from sbdjax.decode.programs import Programs
 from sbdjax.decode.stream import Frame
 from sbdjax.lm import LM
 from sbdjax.masks import Cached
-
-_DRAWS = 10_000  # of the bootstrap
-
-
-class Ratio(NamedTuple):
-  """A ratio of two sums over prompts, with a percentile interval by bootstrap over prompts."""
-
-  value: float
-  low: float
-  high: float
 
 
 class PromptDecoder:
@@ -121,37 +111,6 @@ def _next_log_probs(lm: LM, params: Any, tokens_1xT: jax.Array, cache: KVCache) 
     cache=cache,
   )
   return jax.nn.log_softmax(lm.logits(params, hidden[0]), axis=-1)
-
-
-def ratio_of_sums(over: Sequence[float], under: Sequence[float], share: float = 0.95) -> Ratio:
-  """sum(over) / sum(under), one number a prompt in each."""
-  return _bootstrapped(
-    lambda i: np.asarray(over, float)[i].sum(-1) / np.asarray(under, float)[i].sum(-1),
-    len(over),
-    share,
-  )
-
-
-def speed_ratio(
-  tokens: Sequence[float],
-  seconds: Sequence[float],
-  reference_tokens: Sequence[float],
-  reference_seconds: Sequence[float],
-  share: float = 0.95,
-) -> Ratio:
-  """Tokens per second over those of a reference on the same prompts; the same prompts are drawn."""
-  a, b, c, d = (
-    np.asarray(x, float) for x in (tokens, seconds, reference_tokens, reference_seconds)
-  )
-  return _bootstrapped(
-    lambda i: (a[i].sum(-1) / b[i].sum(-1)) / (c[i].sum(-1) / d[i].sum(-1)), len(a), share
-  )
-
-
-def _bootstrapped(statistic: Any, count: int, share: float) -> Ratio:
-  drawn = np.random.default_rng(0).integers(count, size=(_DRAWS, count))
-  low, high = np.quantile(statistic(drawn), [(1 - share) / 2, (1 + share) / 2])
-  return Ratio(float(statistic(np.arange(count))), float(low), float(high))
 
 
 class Acceptance(NamedTuple):

@@ -43,7 +43,7 @@ from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import UsageError
-from sbdjax.evals import record
+from sbdjax.evals import bootstrap, record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import make_lm
@@ -218,6 +218,13 @@ def find_llama2c(setting: Setting, path: str | None, folder: pathlib.Path) -> Pe
   )
 
 
+def _bounds(ratios: Sequence[float]) -> tuple[float, float]:
+  """Of their median, over turns."""
+  _, low, high = bootstrap.interval(ratios, bootstrap.median)
+  assert low is not None and high is not None  # there are turns
+  return low, high
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
   """Times everything; returns the record that --json prints."""
   flags.at_least(args.max_tokens, 2, "--max_tokens")
@@ -247,7 +254,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   gap = lambda agreed, *pair: peers.logit_gap(lm, model.params, [start, *agreed], *pair)
   differences = [peers.compare_tokens(texts[0][0], runs, gap) for runs in texts]
   read = dict(zip(setting.threads, map(summarise, found[count:]), strict=True))
-  rows = peers.timings(contestants, found[:count], differences, read)
+  rows = peers.timings(contestants, found[:count], differences, read, _bounds)
   return {
     "bench": "peers",
     "model": name,

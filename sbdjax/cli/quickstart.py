@@ -39,7 +39,8 @@ class Size:
     variant: of the preset `stories_sbd_quickstart`.
     max_tokens: of a story.
     num_prompts: of the sweep.
-    repeats: of each timing.
+    repeats: turns of timing.
+    timed_prompts: of them that are timed.
     gammas: entropy bounds of the sweep, nats.
     seconds_per_frame: of the live view.
   """
@@ -48,12 +49,13 @@ class Size:
   max_tokens: int
   num_prompts: int
   repeats: int
+  timed_prompts: int
   gammas: tuple[float, ...]
   seconds_per_frame: float
 
 
-FULL = Size("full", 200, 24, 2, (0.0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5), 0.03)
-SHORT = Size("short", 24, 2, 1, (0.0, 0.8), 0.0)
+FULL = Size("full", 200, 24, 2, 12, (0.0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5), 0.03)
+SHORT = Size("short", 24, 2, 1, 1, (0.0, 0.8), 0.0)
 
 
 class Contender(NamedTuple):
@@ -78,6 +80,7 @@ def grid(models: list[Contender], size: Size) -> list[Point]:
   common: dict[str, Any] = {
     "sweep.num_prompts": size.num_prompts,
     "sweep.repeats": size.repeats,
+    "sweep.timed_prompts": size.timed_prompts,
     "decoder.max_tokens": size.max_tokens,
   }
   decoders: list[dict[str, Any]] = [

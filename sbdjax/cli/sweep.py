@@ -3,7 +3,9 @@
 The config file has `get_config` with sections `sweep` (SweepConfig), `decoder` (the settings of a
 method: see `methods`) and `data` (DataConfig, where the prompts come from), and `get_sweep`, which
 gives one dict of overrides per point, like {"decoder.gamma": 0.1}. Each point is one JSON line of
-DIR/points.jsonl; re-running the command measures what is missing. At the end: a table, and DIR/sweep.png. Where the
+DIR/points.jsonl, with the sums of every text; re-running the command measures what is missing. Then all points
+decode the first sweep.timed_prompts prompts in turns, sweep.repeats times: a line of DIR/speeds.jsonl (0 repeats: no
+speeds). At the end: tables with 95 % bootstrap intervals over prompts, and DIR/sweep.png. Where the
 file has `get_surface`, which names two settings and what is measured over them, a smooth surface is
 fitted (DIR/surface.png) and its best point printed.
 """
@@ -11,7 +13,7 @@ fitted (DIR/surface.png) and its best point printed.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -23,7 +25,8 @@ from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, open_config, split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
-from sbdjax.evals import plot, surface
+from sbdjax.evals import paired, plot, surface
+from sbdjax.evals.bootstrap import Interval
 from sbdjax.evals.sweep import POINTS, Point, SweepConfig, check_used, make_point, run_sweep
 
 PICTURE, SURFACE = "sweep.png", "surface.png"
@@ -67,34 +70,71 @@ def read_surface(flag: str) -> tuple[str, str, str] | None:
 
 
 # Heading and width of each column: with these, tables of several models stand in line, and fit 80.
-_COLUMNS = {
-  "decoder": 11,
-  "tokens per\nforward": 8,
-  "\ntokens/s": 8,
-  "judge\nNLL": 5,
+_QUALITY = {
+  "decoder": 13,
+  "tokens per\nforward": 12,
+  "judge NLL": 14,
+  "against the\nreference, %": 14,
   "\nH": 4,
-  "dist-\ninct-1": 6,
   "dist-\ninct-2": 6,
   "re-\npeats": 5,
 }
+_SPEED = {"decoder": 13, "tokens/s": 16, "times the reference": 19, "tokens per forward": 18}
 
 
-def table(rows: Iterable[dict[str, Any]], title: str) -> Table:
-  """What the points of one model say, side by side."""
-  shown = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-  for head, width in _COLUMNS.items():
+def _table(columns: Mapping[str, int], title: str) -> Table:
+  shown = Table(
+    title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
+  )
+  for head, width in columns.items():
     shown.add_column(head, justify="right" if head != "decoder" else "left", min_width=width)
+  return shown
+
+
+def _cell(found: Interval | None, digits: int, scale: float = 1.0, sign: str = "") -> str:
+  """The value, and below it the bounds."""
+  return "" if found is None else found.shown(digits, scale, sign).replace(" [", "\n[")
+
+
+def _name(row: Mapping[str, Any]) -> str:
+  decoder = row["settings"]["decoder"]
+  return f"{decoder['name']} {plot.annotation(decoder)}"
+
+
+def table(rows: Sequence[dict[str, Any]], every: Sequence[dict[str, Any]], title: str) -> Table:
+  """What the points of one model say, side by side.
+
+  Args:
+    rows: of the model.
+    every: of the sweep, among which are the references.
+  """
+  shown = _table(_QUALITY, title)
   for row in rows:
-    decoder = row["settings"]["decoder"]
+    reference = paired.reference_of(row, every)
+    same = paired.same_text(row, reference)
     shown.add_row(
-      f"{decoder['name']} {plot.annotation(decoder)}",
-      f"{row['tpf']:.2f}x",
-      f"{row['tokens_per_second']:,.0f}",
-      f"{row['judge_nll']:.3f}",
+      _name(row),
+      _cell(paired.tokens_per_forward(row), 2),
+      _cell(paired.judge_nll(row), 3),
+      "same text" if same else _cell(paired.nll_difference(row, reference), 1, 100, "+"),
       "" if row["entropy"] is None else f"{row['entropy']:.2f}",
-      f"{row['distinct_1']:.3f}",
       f"{row['distinct_2']:.3f}",
       f"{row['repetition']:.3f}",
+    )
+  return shown
+
+
+def speed_table(
+  rows: Sequence[dict[str, Any]], every: Sequence[dict[str, Any]], title: str
+) -> Table:
+  """What the clock says of the points of one model, all of one run."""
+  shown = _table(_SPEED, title)
+  for row in rows:
+    shown.add_row(
+      _name(row),
+      f"{row['tokens_per_second']:,.0f}",
+      _cell(paired.speed_ratio(row, paired.reference_of(row, every)), 2),
+      f"{row['tpf']:.2f}",
     )
   return shown
 
@@ -110,20 +150,41 @@ def measure(points: Sequence[Point], workdir: pathlib.Path, console: Console) ->
 
 
 def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console) -> None:
-  """Prints a table a model and draws the picture."""
+  """Prints the tables of each model and draws the picture."""
   plot.draw_sweep(rows, workdir / PICTURE)
-  labels = [row["settings"]["sweep"]["label"] for row in rows]
-  for label in dict.fromkeys(labels):
-    console.print(table((r for r, of in zip(rows, labels, strict=True) if of == label), label))
-  first, judge = rows[0], rows[0]["settings"]["sweep"]["judge"]
-  console.print(
-    f"{first['prompts']} prompts, batch {first['batch_size']}, {first['device']}. Judge NLL: nats a "
-    f"token under {judge}.\nH: mean entropy (nats) of the model's own next tokens; a bound of γ "
-    "reveals\nabout 1 + γ/H tokens per forward at most. Repeats: share of 4-grams seen before.",
-    style="bright_black",
-    highlight=False,
-  )
+  groups: dict[str, list[dict[str, Any]]] = {}
+  for row in rows:
+    groups.setdefault(row["settings"]["sweep"]["label"], []).append(row)
+  for label, group in groups.items():
+    console.print(table(group, rows, label))
+  timed = all("speed" in row for row in rows)
+  for label, group in groups.items() if timed else ():
+    console.print(speed_table(group, rows, f"{label}, by the clock"))
+  for line in _notes(rows, timed):
+    console.print(line, style="bright_black", highlight=False)
   console.print(f"points: {workdir / POINTS}\nplot:   {workdir / PICTURE}", highlight=False)
+
+
+def _notes(rows: Sequence[dict[str, Any]], timed: bool) -> Iterator[str]:
+  first, sweep = rows[0], rows[0]["settings"]["sweep"]
+  yield (
+    f"{first['prompts']} prompts of the {sweep['split']} split, batch {first['batch_size']}. "
+    f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats a token under "
+    f"{sweep['judge']}. Reference:\nAR of the same model; where it is not here, the first AR."
+  )
+  yield (
+    "H: mean entropy (nats) of the model's own next tokens; a bound of γ reveals\nabout 1 + γ/H "
+    "tokens per forward at most. Repeats: share of 4-grams seen before\nin the same text. "
+    "distinct-2: different pairs of tokens / pairs, over all texts."
+  )
+  if timed:
+    yield (
+      f"Clock: {first['device']}, {len(first['speed']['tokens'])} batches, "
+      f"{len(first['speed']['seconds'])} turns in which the points take turns on every\nbatch; "
+      "compiling and the prompts' forwards apart."
+    )
+  else:
+    yield "Nothing was timed (sweep.repeats=0)."
 
 
 def conclude_surface(
@@ -169,7 +230,9 @@ def main(argv: list[str]) -> int:
   rest, overrides = split_overrides(argv)
   parser = Parser(prog="sweep", description=__doc__)
   parser.add_argument("--config", required=True, help=CONFIG_HELP)
-  parser.add_argument("--workdir", required=True, help="folder for points.jsonl and sweep.png")
+  parser.add_argument(
+    "--workdir", required=True, help="folder for points.jsonl, speeds.jsonl and sweep.png"
+  )
   args = parser.parse_args(rest)
   overrides = flags.modern_overrides(overrides)
   config, grid = load_config(args.config, overrides, schema), read_grid(args.config)

@@ -26,8 +26,8 @@ class DataConfig:
   """What to read and how to cut it into rows.
 
   Attributes:
-    source: "stories" (embedded TinyStories), "text8", "text" (plain text documents), "jsonl",
-      "fasta" (protein sequences), "tokens" (already tokenized: .npz of `token_file.write_tokens`,
+    source: "stories" (embedded TinyStories; on their test split no choice was made), "text8", "text"
+      (plain text documents), "jsonl", "fasta" (protein sequences), "tokens" (already tokenized: .npz of `token_file.write_tokens`,
       .npy), "packed" (a folder of `python -m sbdjax.data.tfds_openwebtext`), "trajectories" (a
       folder of `python -m sbdjax trajectories`), "exercises" (arithmetic, copying, sorting and
       dates, drawn from a seed: `data.exercise_source`), "tfds:NAME", or a source of one's own: a name it

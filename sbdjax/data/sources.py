@@ -28,7 +28,11 @@ from sbdjax.settings import import_object
 Loader = Callable[[DataConfig, str, Tokenizer], Corpus]
 
 _log = logging.getLogger(__name__)
-_STORIES = ("asset:stories_train.txt.xz", "asset:stories_valid.txt.xz")
+_STORIES = {
+  "train": "asset:stories_train.txt.xz",
+  "validation": "asset:stories_valid.txt.xz",
+  "test": "asset:stories_test.txt.xz",
+}
 _STORIES_SEPARATOR = "<|endoftext|>"
 
 
@@ -87,13 +91,12 @@ _load_text = _load_files(lambda path, config: read_documents(path, config.separa
 
 
 def _load_stories(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
-  """TinyStories: the embedded ones, unless `path` names a file."""
-  if not config.path:
-    train, validation = _STORIES
-    config = dataclasses.replace(
-      config, path=train, valid_path=config.valid_path or validation, separator=_STORIES_SEPARATOR
-    )
-  return _load_text(config, split, tokenizer)
+  """TinyStories: the embedded ones, unless `path` names a file; `valid_path` one to validate on."""
+  if config.path:
+    return _load_text(config, split, tokenizer)
+  file = (split == "validation" and config.valid_path) or _STORIES[split]
+  documents = read_documents(assets.resolve(file), _STORIES_SEPARATOR)
+  return _tokenize(documents, config, tokenizer, f"{file}: {len(documents):,} documents")
 
 
 def _load_text8(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Repeats(NamedTuple):
+  """N-grams of one text.
+
+  Attributes:
+    repeated: how many occurred before in it.
+    ngrams: how many there are.
+  """
+
+  repeated: int
+  ngrams: int
 
 
 def _ngrams(tokens: Sequence[int], n: int) -> list[tuple[int, ...]]:
@@ -19,8 +32,13 @@ def distinct(texts: Sequence[Sequence[int]], n: int) -> float:
   return len(set(found)) / len(found) if found else 0.0
 
 
+def repeats(text: Sequence[int], n: int = 4) -> Repeats:
+  """The n-grams of one text that occurred before in it, and all of them."""
+  grams = _ngrams(text, n)
+  return Repeats(len(grams) - len(set(grams)), len(grams))
+
+
 def repetition(texts: Sequence[Sequence[int]], n: int = 4) -> float:
   """Share of n-grams that occurred before in the same text, over all texts; 0: none repeats."""
-  found = [_ngrams(text, n) for text in texts]
-  total = sum(map(len, found))
-  return 1 - sum(len(set(grams)) for grams in found) / total if total else 0.0
+  repeated, ngrams = zip(*(repeats(text, n) for text in texts), strict=True)
+  return sum(repeated) / sum(ngrams) if any(ngrams) else 0.0

@@ -1,4 +1,4 @@
-"""The picture of a sweep: quality against speed, counted in forwards and on the clock."""
+"""The picture of a sweep: quality and repetition against forwards, and against the clock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from sbdjax.data.files import write_atomically
+from sbdjax.evals import paired
+from sbdjax.evals.bootstrap import Interval
 
 # Settings that move along a curve, and how they are written beside its points; of several, the
 # first one.
@@ -94,19 +96,23 @@ def _panel(
   axes: Any,
   groups: Mapping[str, Sequence[dict[str, Any]]],
   styles: Mapping[str, tuple[str, str]],
-  x_of: Callable[[dict[str, Any]], float],
+  x_of: Callable[[dict[str, Any]], Interval],
+  y_of: Callable[[dict[str, Any]], Interval],
 ) -> None:
+  """One curve a group, with bars from low to high."""
   for label, group in groups.items():
     colour, marker = styles[label]
     points = sorted(group, key=lambda row: _along(row["settings"]["decoder"]))
-    xs, ys = [x_of(row) for row in points], [row["judge_nll"] for row in points]
+    xs, ys = [x_of(row) for row in points], [y_of(row) for row in points]
+    place = [x.value for x in xs], [y.value for y in ys]
+    bars = dict(xerr=_bars(xs), yerr=_bars(ys), elinewidth=1, capsize=2, color=colour)
     if _is_reference(group):
-      for y in ys:
+      for y in place[1]:
         axes.axhline(y, color=colour, linestyle="--", linewidth=1.2, alpha=0.7, zorder=1)
-      axes.plot(xs, ys, marker, color=colour, markersize=15, label=label, zorder=3)
+      axes.errorbar(*place, fmt=marker, markersize=12, label=label, zorder=3, **bars)
       continue
-    axes.plot(xs, ys, "-", color=colour, marker=marker, label=label, linewidth=2, markersize=7)
-    for i, (x, y, row) in enumerate(zip(xs, ys, points, strict=True)):
+    axes.errorbar(*place, fmt="-", marker=marker, label=label, linewidth=2, markersize=6, **bars)
+    for i, (x, y, row) in enumerate(zip(*place, points, strict=True)):
       below = i % 2 == 0  # neighbours' labels go to different sides
       axes.annotate(
         annotation(row["settings"]["decoder"]),
@@ -124,28 +130,51 @@ def _panel(
   axes.margins(x=0.12, y=0.12)
 
 
+def _bars(found: Sequence[Interval]) -> list[list[float]]:
+  """Lengths below and above the values; none where there are no bounds."""
+  low = [0.0 if x.low is None else max(0.0, x.value - x.low) for x in found]
+  high = [0.0 if x.high is None else max(0.0, x.high - x.value) for x in found]
+  return [low, high]
+
+
 def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
-  """Judge NLL against tokens per forward and against tokens/s, one curve a group of points.
+  """Judge NLL and repetition against tokens per forward, and NLL against tokens/s where it was timed.
+
+  Bars are 95 % intervals over prompts; speeds are those of AR decoding in the same turns.
 
   Args:
-    rows: records of the sweep verb.
+    rows: records of the sweep verb; those of several timing runs are drawn without speeds.
     path: PNG to write, whole or not at all.
   """
-  figure = Figure(figsize=(12, 5), layout="constrained", dpi=130)
+  speeds = [paired.speed_ratio(row, paired.reference_of(row, rows)) for row in rows]
+  found = {id(row): x for row, x in zip(rows, speeds, strict=True) if x is not None}
+  timed = len(found) == len(rows)
+  panels = 3 if timed else 2
+  figure = Figure(figsize=(5.8 * panels, 5), layout="constrained", dpi=110)
   FigureCanvasAgg(figure)
-  left, right = figure.subplots(1, 2, sharey=True)
+  all_axes = figure.subplots(1, panels)
   groups = curves(rows)
   styles = _styles(groups)
-  _panel(left, groups, styles, lambda row: row["tpf"])
-  _panel(right, groups, styles, lambda row: row["tokens_per_second"])
+  forwards = "NFE speed-up (tokens per forward; AR = 1)"
   first = rows[0]
-  left.set_xlabel("NFE speed-up (tokens per forward; AR = 1)", fontsize=11)
-  right.set_xlabel(f"tokens / s (batch {first['batch_size']}, {first['device']})", fontsize=11)
-  judge = first["settings"]["sweep"]["judge"]
-  left.set_ylabel(f"NLL under {judge} (nats / token)\nbetter text is lower", fontsize=11)
-  right.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-  left.legend(fontsize=9.5, frameon=False, loc="best")
+  nll = f"NLL under {first['settings']['sweep']['judge']} (nats / token)\nbetter text is lower"
+  drawn = [
+    (paired.tokens_per_forward, paired.judge_nll, forwards, nll),
+    (paired.tokens_per_forward, paired.repetition, forwards, "share of 4-grams seen before"),
+    (
+      lambda row: found[id(row)],
+      paired.judge_nll,
+      f"tokens/s, AR = 1 (batch {first['batch_size']}, {first['device']})",
+      nll,
+    ),
+  ]
+  for axes, (x_of, y_of, x_label, y_label) in zip(all_axes, drawn, strict=False):
+    _panel(axes, groups, styles, x_of, y_of)
+    axes.set_xlabel(x_label, fontsize=11)
+    axes.set_ylabel(y_label, fontsize=11)
+  all_axes[0].legend(fontsize=9.5, frameon=False, loc="best")
   figure.suptitle(
-    f"Quality against speed: {first['prompts']} prompts, dashed lines are AR decoding", fontsize=12
+    f"{first['prompts']} prompts, 95 % intervals over them; dashed lines are AR decoding",
+    fontsize=12,
   )
   write_atomically(path, lambda file: figure.savefig(file, format="png"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,10 +31,24 @@ def device() -> str:
 
 
 def provenance() -> dict[str, Any]:
-  """Device, versions and git commit."""
+  """Device, versions, git commit, whether its tree was changed, and the command."""
   found = environment()
   kept = ("git_commit", "git_modified", "packages", "python", "platform")
-  return {"device": device(), "cpus": os.cpu_count()} | {name: found[name] for name in kept}
+  about = {name: found[name] for name in kept}
+  return {"device": device(), "cpus": os.cpu_count(), "command": command(found["command"])} | about
+
+
+def command(argv: Sequence[str]) -> str:
+  """How this program was started, without the folders that it lies in."""
+  program = pathlib.Path(argv[0])
+  names = ("__main__.py", "sbdjax")  # of `python -m`, and as installed
+  if program.name in names:
+    started = ["python", "-m", "sbdjax"]
+  else:
+    here = pathlib.Path.cwd()
+    outside = program.is_absolute() and not program.is_relative_to(here)
+    started = ["python", program.name if outside else str(here.joinpath(program).relative_to(here))]
+  return shlex.join([*started, *argv[1:]])
 
 
 def fingerprint(params: Any) -> int:

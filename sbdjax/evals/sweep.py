@@ -1,4 +1,8 @@
-"""Measuring a grid of decoders: quality and speed of every point, one JSON line each."""
+"""Measuring a grid of decoders: quality and forwards of every point, then the speeds of all in turns.
+
+A point is a JSON line of points.jsonl with the sums of every text, which nothing else on the machine
+can change. Speeds are a line of speeds.jsonl for the whole grid, timed in one run.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,26 @@ import dataclasses
 import json
 import pathlib
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from sbdjax import workdir_lock
-from sbdjax.bench.timing import Pass, TimedDecoder, summarise
+from sbdjax.bench.timing import Pass, TimedDecoder
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
 from sbdjax.decode import flat_names
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import DataError, UsageError
-from sbdjax.evals import diversity, record
+from sbdjax.evals import paired, record, speeds
 from sbdjax.evals.judge import Judge
+from sbdjax.evals.measured import measurements
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.settings import nearest, to_dataclass
 
-POINTS = "points.jsonl"
+POINTS, SPEEDS = "points.jsonl", "speeds.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +43,12 @@ class SweepConfig:
     judge: the model under which the text is scored; empty becomes `checkpoint`.
     num_prompts: prompts, the beginnings of the first long enough documents.
     prompt_tokens: tokens of each prompt, bos included.
-    split: of the data: "train", "validation" or "test".
+    split: of the data: "train", "validation" or "test". The one that no choice was made on says
+      most.
     batch_size: prompts decoded together.
-    repeats: times all prompts are decoded; speeds are medians.
+    repeats: turns in which all points are timed; of the seconds of a batch the median counts. 0:
+      no speeds, on a machine that does other things as well.
+    timed_prompts: the first of them, which all points decode in every turn.
     seed: of the noise at temperature > 0.
   """
 
@@ -49,20 +56,23 @@ class SweepConfig:
   adapter: str = ""
   label: str = ""
   judge: str = ""
-  num_prompts: int = 32
+  num_prompts: int = 240
   prompt_tokens: int = 16
-  split: str = "validation"
+  split: str = "test"
   batch_size: int = 1
   repeats: int = 3
+  timed_prompts: int = 32
   seed: int = 0
 
   def __post_init__(self) -> None:
     for name in ("label", "judge"):
       if not getattr(self, name):
         object.__setattr__(self, name, self.checkpoint)
-    for name in ("num_prompts", "prompt_tokens", "batch_size", "repeats"):
+    for name in ("num_prompts", "prompt_tokens", "batch_size", "timed_prompts"):
       if getattr(self, name) < 1:
         raise UsageError(f"sweep.{name}={getattr(self, name)} must be at least 1")
+    if self.repeats < 0:
+      raise UsageError(f"sweep.repeats={self.repeats}: give 0 (nothing is timed) or more")
 
 
 SECTIONS = ("sweep", "decoder", "data")
@@ -85,9 +95,13 @@ class Point(NamedTuple):
     }
 
 
+# Settings that no text depends on.
+_NO_OUTCOME = ("label", "repeats", "timed_prompts")
+
+
 def key_of(settings: Mapping[str, Any]) -> str:
-  """Equal for settings with the same outcome: all but the label."""
-  sweep = {name: value for name, value in settings["sweep"].items() if name != "label"}
+  """Equal for settings with the same texts: all but the label and what concerns timing."""
+  sweep = {name: value for name, value in settings["sweep"].items() if name not in _NO_OUTCOME}
   if not sweep.get("adapter"):  # as in records of before there were any
     sweep.pop("adapter", None)
   decoder = flat_names.modern(settings["decoder"])
@@ -212,7 +226,7 @@ class Bench:
       if len(starts) < wanted:
         raise DataError(
           f"{corpus.origin}: {len(starts)} documents are longer than sweep.prompt_tokens={length}: "
-          f"lower sweep.num_prompts={wanted}"
+          f"lower sweep.num_prompts={wanted}, or name a file of more (data.path)"
         )
       self._prompts[key] = [corpus.tokens[s : s + length].astype(int).tolist() for s in starts]
     return self._prompts[key]
@@ -238,63 +252,33 @@ class Bench:
         f"{total}: lower decoder.max_tokens"
       )
 
+  def runner(self, point: Point) -> Callable[[speeds.Prompts], Pass]:
+    """Decodes prompts as a point says."""
+    decoder, params = self.decoder(point), self.decoding(point).params
+    method, key = point.decoding.method, jax.random.key(point.sweep.seed)
+    return lambda prompts: decoder.run(method, params, prompts, key, point.sweep.batch_size)
+
   def measure(self, point: Point) -> dict[str, Any]:
-    """Decodes, times and scores; see `measurements` for the fields."""
-    sweep = point.sweep
-    model, prompts = self.decoding(point), self.prompts(point)
-    decoder, method = self.decoder(point), point.decoding.method
-    compiled_before, key = decoder.compile_seconds, jax.random.key(sweep.seed)
-    run = lambda some: decoder.run(method, model.params, some, key, sweep.batch_size)
-    run(prompts[: sweep.batch_size])  # the first execution is slower than the others
-    passes = [run(prompts) for _ in range(sweep.repeats)]
+    """Decodes and scores; see `measurements` for the fields."""
+    sweep, model, decoder = point.sweep, self.decoding(point), self.decoder(point)
+    compiled_before = decoder.compile_seconds
+    done = self.runner(point)(self.prompts(point))
     judge = self.judge(*self.judging(point))
     # A model that was not trained as a next-token model has no such distribution.
     causal = model.generation.attention == "causal"
     own = self.judge(sweep.checkpoint, sweep.adapter) if causal else None
     return {
       "compile_seconds": decoder.compile_seconds - compiled_before,
-      **measurements(passes, judge, own),
+      **measurements(done.results, judge, own),
       "dtype": model.lm.config.precision,
       "batch_size": sweep.batch_size,
     }
 
-
-def measurements(passes: Sequence[Pass], judge: Judge, own: Judge | None) -> dict[str, Any]:
-  """Quality and speed of one point.
-
-  `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums
-  over rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding),
-  `tokens_per_second` excludes compiling and the prompts' forwards, `judge_nll` is in nats a token
-  under the judge, `own_nll` and `entropy` (H) under the decoding model's own next-token
-  distribution along the text (None without `own`); `text_crc32` is equal for equal token ids.
-  """
-  results = passes[0].results
-  prompts, texts = [r.prompt_tokens for r in results], [r.text_tokens for r in results]
-  judged, owned = judge.score(prompts, texts), own and own.score(prompts, texts)
-  speed = summarise([p.tokens_per_second for p in passes])
-  nfe = sum(r.nfe for r in results)
-  return {
-    "prompts": len(results),
-    "tokens": passes[0].tokens,
-    "nfe": nfe,
-    "prefill_nfe": sum(r.prefill_nfe for r in results),
-    "query_tokens": sum(r.query_tokens for r in results),
-    "drafted": sum(r.drafted for r in results),
-    "accepted": sum(r.accepted for r in results),
-    "tpf": passes[0].tokens / nfe,
-    "tokens_per_second": speed.median,
-    "tokens_per_second_low": speed.low,
-    "tokens_per_second_high": speed.high,
-    "prefill_seconds": summarise([p.prefill_seconds for p in passes]).median,
-    "decode_seconds": summarise([p.decode_seconds for p in passes]).median,
-    "judge_nll": judged.nll_per_token,
-    "own_nll": owned and owned.nll_per_token,
-    "entropy": owned and owned.entropy_per_token,
-    "text_crc32": zlib.crc32(json.dumps(texts).encode()),
-    **{f"distinct_{n}": diversity.distinct(texts, n) for n in (1, 2, 3)},
-    "repetition": diversity.repetition(texts),
-    "ended": sum(r.finish == "eos" for r in results) / len(results),
-  }
+  def time(self, points: Sequence[Point], measuring: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Seconds of all points in turns; see `speeds.in_turns`. All have the settings of the first."""
+    sweep = points[0].sweep
+    each = speeds.batches(self.prompts(points[0])[: sweep.timed_prompts], sweep.batch_size)
+    return speeds.in_turns([self.runner(p) for p in points], each, sweep.repeats, measuring)
 
 
 def run_sweep(
@@ -309,6 +293,9 @@ def run_sweep(
     measuring: is told, in a line, what is measured next.
     skipped: is told what is measured already.
 
+  Returns:
+    The records, with `speed` and `tokens_per_second` where points were timed (`sweep.repeats`).
+
   Raises:
     UsageError, DataError, CheckpointError: before anything is measured or written.
   """
@@ -316,6 +303,7 @@ def run_sweep(
   points = [bench.resolved(point) for point in points]
   for point in points:
     bench.check(point)
+  _check_timed_alike(points)
   workdir = record.open_workdir(str(workdir))
   with workdir_lock.hold(workdir, "sweep"):
     return _measure(bench, points, workdir, measuring, skipped)
@@ -332,19 +320,70 @@ def _measure(
   lines = record.JsonLines(workdir / POINTS)
   about, rows = record.provenance(), []
   for number, point in enumerate(points, 1):
-    settings = point.settings(record.fingerprint(bench.decoding(point).params))
+    settings = _settings(bench, point)
     key = key_of(settings)
     found = next((r for r in lines.records if key_of(r["settings"]) == key), None)
     if found is None:
       measuring(f"point {number}/{len(points)}: {describe(point)}")
-      measured = bench.measure(point)
-      when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-      found = {"settings": settings, **measured, "time": when, **about}
+      found = {"settings": settings, **bench.measure(point), "time": _now(), **about}
       lines.append(found)
     else:
       skipped(describe(point))
     rows.append(found | {"settings": settings})  # the label of now
+  if points[0].sweep.repeats:
+    timed = _time(bench, points, record.JsonLines(workdir / SPEEDS), measuring, skipped)
+    rows = paired.with_speeds(rows, timed)
   return rows
+
+
+def _settings(bench: Bench, point: Point) -> dict[str, Any]:
+  return point.settings(record.fingerprint(bench.decoding(point).params))
+
+
+def _time(
+  bench: Bench,
+  points: Sequence[Point],
+  lines: record.JsonLines,
+  measuring: Callable[[str], None],
+  skipped: Callable[[str], None],
+) -> dict[str, Any]:
+  """The record of one timing run of all points: that of `lines`, or a new one."""
+  every = [_settings(bench, point) for point in points]
+  how = {name: every[0]["sweep"][name] for name in _TIMING}
+  keys = [key_of(settings) for settings in every]
+  for found in lines.records[::-1]:
+    if found["settings"] == how and [key_of(p["settings"]) for p in found["points"]] == keys:
+      skipped("speeds")
+      return found
+  measured = bench.time(points, measuring)
+  found = {
+    "settings": how,
+    "points": [{"settings": s, **m} for s, m in zip(every, measured, strict=True)],
+    "time": _now(),
+    **record.provenance(),
+  }
+  lines.append(found)
+  return found
+
+
+# Settings of a timing run, which all points of a grid share, and those that choose its prompts.
+_TIMING = ("batch_size", "repeats", "timed_prompts")
+_TIMED_ALIKE = (*_TIMING, "num_prompts", "prompt_tokens", "split")
+
+
+def _check_timed_alike(points: Sequence[Point]) -> None:
+  first = points[0].sweep
+  for name in _TIMED_ALIKE if first.repeats else ():
+    others = {getattr(p.sweep, name) for p in points} - {getattr(first, name)}
+    if others:
+      raise UsageError(
+        f"points with sweep.{name}={getattr(first, name)} and {others.pop()} cannot be timed in "
+        "turns: give them the same, or time nothing (sweep.repeats=0)"
+      )
+
+
+def _now() -> str:
+  return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def describe(point: Point) -> str:

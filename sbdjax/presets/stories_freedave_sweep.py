@@ -3,7 +3,7 @@
   python -m sbdjax sweep --config=preset:stories_freedave_sweep:4 --workdir=runs/freedave4
 
 The variant is the block size: runs/bd4 or runs/bd16 of `stories_block_diffusion` decodes
-(--config.sweep.checkpoint names another). Prompts are the beginnings of validation stories; the
+(--config.sweep.checkpoint names another). Prompts are the beginnings of 240 test stories; the
 judge is the model that block diffusion was fine-tuned from, whose own text is the last point.
 """
 
@@ -23,9 +23,8 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
       sweep=dict(
         checkpoint=f"runs/bd{VARIANTS[variant]}",
         judge="stories260K",
-        num_prompts=60,
         batch_size=12,
-        repeats=1,
+        timed_prompts=12,
       ),
       # A story is over with the block that holds its end: what follows it there is no text.
       decoder=dict(name="static", max_tokens=200, early_exit=True, exit_at="eos"),

@@ -4,7 +4,8 @@
 
 Multi-block decoding with rejection recycling, K = 2 and r = 0.85 as in the paper; its n-gram
 verification size is `num_candidates`. A smooth surface is fitted to the grid (surface.png) and its
-best point printed. The variant is the checkpoint.
+best point printed. The variant is the checkpoint. What a choice is made on is validation stories: the test ones are for
+what was chosen.
 """
 
 import itertools
@@ -22,7 +23,11 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   return ConfigDict(
     dict(
       sweep=dict(
-        checkpoint=VARIANTS[variant], judge="stories260K", num_prompts=6, batch_size=1, repeats=1
+        checkpoint=VARIANTS[variant],
+        judge="stories260K",
+        split="validation",
+        num_prompts=24,
+        timed_prompts=6,
       ),
       decoder=dict(
         name="jacobi_multiblock", max_tokens=100, num_blocks=2, spawn_ratio=0.85, pool="ngrams"

@@ -4,7 +4,7 @@
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
 (Figure 5b: tokens per forward against block size) and `ablation` (Tables 4 and 5: the short trainings
-of experiments/jacobi_stories260k/reproduce.sh). Prompts are the beginnings of validation stories;
+of experiments/jacobi_stories260k/reproduce.sh). Prompts are the beginnings of 240 test stories;
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """
 
@@ -59,13 +59,15 @@ def _methods() -> list[dict]:
     dict(block_size=16, **MULTIBLOCK, **RECYCLING),
     dict(block_size=16, **MULTIBLOCK, eager=True, **RECYCLING),
   ]
-  quality = [_point(c, name="ar") for c in (ROUND1, ROUND2)]
+  quality = [_point(c, name="ar") for c in (CLLM, ROUND1, ROUND2)]
   return [_point(BASE, name="ar"), *plain, *(_point(ROUND2, **way) for way in ways), *quality]
 
 
 def _blocks() -> list[dict]:
   ways = [dict(name="jacobi"), RECYCLING, MULTIBLOCK | RECYCLING]
-  return [_point(ROUND2, block_size=k, **way) for way in ways for k in (4, 8, 16, 32, 64)]
+  sizes = (4, 8, 16, 32, 64)
+  vanilla = [_point(BASE, block_size=k) for k in sizes]  # what forcing is to gain on
+  return [*vanilla, *(_point(ROUND2, block_size=k, **way) for way in ways for k in sizes)]
 
 
 def _ablation() -> list[dict]:
@@ -78,9 +80,9 @@ def _ablation() -> list[dict]:
 # variant -> (what is measured on, the points)
 VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
   {
-    "methods": (dict(num_prompts=30, batch_size=1, repeats=3), _methods),
-    "blocks": (dict(num_prompts=30, batch_size=15, repeats=1), _blocks),
-    "ablation": (dict(num_prompts=60, batch_size=30, repeats=1), _ablation),
+    "methods": (dict(batch_size=1, repeats=3, timed_prompts=12), _methods),
+    "blocks": (dict(batch_size=16, repeats=0), _blocks),
+    "ablation": (dict(batch_size=30, repeats=0), _ablation),
   }
 )
 

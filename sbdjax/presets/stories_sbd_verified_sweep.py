@@ -4,6 +4,7 @@
 
 Verified points put out what AR does, so only their cost differs: `points` says after how many
 acceptance points a forward drafts (0: all), `candidates` whether second choices are verified too.
+Prompts are the beginnings of 240 test stories.
 """
 
 from ml_collections import ConfigDict
@@ -15,9 +16,7 @@ POINTS = (1, 2, 3, 4, 6, 8)
 def get_config() -> ConfigDict:
   return ConfigDict(
     dict(
-      sweep=dict(
-        checkpoint="stories260K-sbd", judge="stories260K", num_prompts=60, batch_size=1, repeats=3
-      ),
+      sweep=dict(checkpoint="stories260K-sbd", judge="stories260K", timed_prompts=12),
       decoder=dict(name="sbd_verified", max_tokens=200),
       data=dict(source="stories"),
     )

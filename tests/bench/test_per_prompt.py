@@ -67,19 +67,3 @@ def test_places_add_up_to_what_the_sampler_counts(model, prompts, method):
   # A draft beyond the limit may be right, and counts in the sampler.
   assert 0 < found.accepted.sum() <= last.result.accepted
   assert (np.diff(found.accepted) <= 0).all() and (found.accepted <= found.verified).all()
-
-
-def test_ratios_of_sums_and_their_intervals():
-  rng = np.random.default_rng(0)
-  tokens, seconds = rng.integers(50, 100, 40), rng.uniform(1, 2, 40)
-  ratio = per_prompt.ratio_of_sums(tokens, seconds)
-  assert ratio.value == pytest.approx(tokens.sum() / seconds.sum())
-  assert ratio.low < ratio.value < ratio.high
-  # The standard error of a ratio of means, by the delta method.
-  residual = tokens - ratio.value * seconds
-  error = residual.std(ddof=1) / np.sqrt(40) / seconds.mean()
-  assert (ratio.high - ratio.low) / 2 == pytest.approx(1.96 * error, rel=0.15)
-
-  # Twice as fast on every prompt is no matter of which prompts are drawn.
-  twice = per_prompt.speed_ratio(tokens, seconds, tokens, 2 * seconds)
-  assert (twice.value, twice.low, twice.high) == pytest.approx((2, 2, 2))

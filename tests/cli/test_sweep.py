@@ -11,7 +11,7 @@ from sbdjax import presets
 from sbdjax.cli import flags
 from sbdjax.cli import sweep as verb
 from sbdjax.cli.common import load_config
-from sbdjax.evals import sweep
+from sbdjax.evals import paired, sweep
 from tests.cli import checkpoints
 
 CONFIG = """
@@ -19,7 +19,10 @@ from ml_collections import ConfigDict
 
 def get_config():
   return ConfigDict(dict(
-    sweep=dict(checkpoint={checkpoint!r}, num_prompts=3, prompt_tokens=4, batch_size=2, repeats=2),
+    sweep=dict(
+      checkpoint={checkpoint!r}, num_prompts=3, prompt_tokens=4, batch_size=2, repeats=2,
+      split="validation",
+    ),
     decoder=dict(name="sbd", block_size=4, max_tokens=8),
     data=dict(source="stories"),
   ))
@@ -51,20 +54,25 @@ def points_in(workdir):
   return [json.loads(line) for line in (workdir / "points.jsonl").read_text().splitlines()]
 
 
-def test_points_hold_quality_and_speed_together(finished):
+def test_points_hold_quality_and_forwards_of_every_text(finished):
   ar, slow, fast = points_in(finished)
   for point in (ar, slow, fast):
     assert point["prompts"] == 3 and point["prefill_nfe"] == 3 and point["batch_size"] == 2
     assert point["tpf"] == pytest.approx(point["tokens"] / point["nfe"])
-    low, high = point["tokens_per_second_low"], point["tokens_per_second_high"]
-    assert low <= point["tokens_per_second"] <= high
-    for name in ("judge_nll", "entropy", "own_nll", "prefill_seconds", "decode_seconds"):
+    for name in ("judge_nll", "entropy", "own_nll"):
       assert point[name] > 0
+      texts = point["each"][name]
+      assert sum(texts) / point["tokens"] == pytest.approx(point[name], rel=1e-4)
+    for name in ("tokens", "nfe", "query_tokens"):
+      assert len(point["each"][name]) == 3 and sum(point["each"][name]) == point[name]
+    repeated, ngrams = (sum(point["each"][name]) for name in ("repeated", "ngrams"))
+    assert point["repetition"] == pytest.approx(repeated / ngrams)
     # The judge is the model itself here.
     assert point["judge_nll"] == point["own_nll"]
     assert 0 <= point["repetition"] < 1 and 0 < point["distinct_1"] <= 1
     assert point["device"] == "cpu" and point["dtype"] == "float32"
-    assert {"git_commit", "packages", "time", "weights_crc32"} <= point.keys() | point["settings"]
+    about = {"git_commit", "git_modified", "command", "packages", "time", "weights_crc32"}
+    assert about <= point.keys() | point["settings"] and "tokens_per_second" not in point
   assert ar["tpf"] == 1.0 and ar["settings"]["decoder"].keys() == {
     "name", "max_tokens", "temperature",
   }  # fmt: skip
@@ -73,13 +81,47 @@ def test_points_hold_quality_and_speed_together(finished):
   assert fast["compile_seconds"] == 0  # gamma is an argument of the compiled program
 
 
+def test_speeds_are_a_record_of_their_own_timed_in_one_run(finished, config):
+  (line,) = (finished / "speeds.jsonl").read_text().splitlines()
+  timed = json.loads(line)
+  assert timed["settings"] == dict(batch_size=2, repeats=2, timed_prompts=32)
+  points = points_in(finished)
+  assert [t["settings"] for t in timed["points"]] == [p["settings"] for p in points]
+  for t, p in zip(timed["points"], points, strict=True):
+    # Three prompts fill one batch of two.
+    assert [len(turn) for turn in t["seconds"]] == [1, 1] and min(t["seconds"]) > [0.0]
+    assert t["tokens"] == [sum(p["each"]["tokens"][:2])]
+  rows = paired.read(finished / "points.jsonl", finished / "speeds.jsonl")
+  assert all(r["tokens_per_second"] > 0 for r in rows)
+
+
 def test_draws_a_picture_and_prints_where(finished, config, capsys):
   assert (finished / "sweep.png").read_bytes().startswith(b"\x89PNG")
-  assert sorted(p.name for p in finished.iterdir()) == ["points.jsonl", "sweep.png"]
+  names = ["points.jsonl", "speeds.jsonl", "sweep.png"]
+  assert sorted(p.name for p in finished.iterdir()) == names
   assert entry.main(["sweep", f"--config={config}", f"--workdir={finished}"]) == 0
   out = capsys.readouterr().out
-  assert out.count("already measured") == 3 and "sbd γ=9" in out
+  assert out.count("already measured") == 4 and "sbd γ=9" in out
   assert str(finished / "sweep.png") in out.replace("\n", "")
+  assert max(map(len, out.splitlines()[4:-2])) <= 80 and "times the reference" in out
+  assert len((finished / "speeds.jsonl").read_text().splitlines()) == 1
+
+
+def test_without_repeats_nothing_is_timed(finished, config, tmp_path, capsys):
+  (tmp_path / "points.jsonl").write_bytes((finished / "points.jsonl").read_bytes())
+  flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.sweep.repeats=0"]
+  assert entry.main(["sweep", *flags]) == 0
+  out = capsys.readouterr().out
+  assert out.count("already measured") == 3 and "Nothing was timed" in out
+  assert "tokens/s" not in out and not (tmp_path / "speeds.jsonl").exists()
+
+
+def test_points_that_cannot_be_timed_in_turns_are_refused(config, tmp_path, capsys):
+  path = tmp_path / "config.py"
+  path.write_text(config.read_text().replace('"decoder.gamma": 9.0', '"sweep.batch_size": 1'))
+  assert entry.main(["sweep", f"--config={path}", f"--workdir={tmp_path}/w"]) == 2
+  assert "sweep.batch_size=2 and 1 cannot be timed in turns" in capsys.readouterr().err
+  assert not (tmp_path / "w").exists()
 
 
 def test_goes_on_after_a_torn_line(finished, config, tmp_path, monkeypatch):
@@ -91,12 +133,14 @@ def test_goes_on_after_a_torn_line(finished, config, tmp_path, monkeypatch):
   monkeypatch.setattr(
     sweep.Bench, "measure", lambda self, point: measured.append(point) or measure(self, point)
   )
-  assert entry.main(["sweep", f"--config={config}", f"--workdir={tmp_path}"]) == 0
+  flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.sweep.repeats=0"]
+  assert entry.main(["sweep", *flags]) == 0
   assert [p.decoding.method.rule.gamma for p in measured] == [9.0]
   after = (tmp_path / "points.jsonl").read_bytes().splitlines(keepends=True)
   assert after[:2] == before[:2] and len(after) == 3
   old, new = json.loads(before[2]), json.loads(after[2])
-  assert new["settings"] == old["settings"] and new["nfe"] == old["nfe"]
+  assert sweep.key_of(new["settings"]) == sweep.key_of(old["settings"])
+  assert new["each"] == old["each"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +219,18 @@ def test_the_shipped_config_spans_the_bounds_of_the_quickstart():
 
   base = stories_sbd_sweep.get_config()
   points = [sweep.make_point(base, entry) for entry in stories_sbd_sweep.get_sweep()]
-  assert [p.decoding.name for p in points] == ["ar"] + ["sbd"] * 7
-  gammas = [p.decoding.method.rule.gamma for p in points[1:]]
+  assert [p.decoding.name for p in points] == ["ar", "ar"] + ["sbd"] * 7 + ["sbd_verified"] * 3
+  gammas = [p.decoding.method.rule.gamma for p in points[2:9]]
   np.testing.assert_allclose(gammas, [0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5])
   assert points[1].sweep.prompt_tokens == 16 and points[1].decoding.max_tokens == 200
+  assert [p.sweep.checkpoint for p in points[:2]] == ["stories260K", "stories260K-sbd"]
+
+
+@pytest.mark.parametrize("flag", list(shipped()))
+def test_what_is_published_is_measured_on_many_prompts_that_nothing_was_chosen_on(flag):
+  config, grid = load_config(flag, {}, verb.schema), verb.read_grid(flag)
+  for point in (sweep.make_point(config, overrides) for overrides in grid):
+    if "search" in flag:
+      assert point.sweep.split == "validation"
+    else:
+      assert (point.sweep.num_prompts, point.sweep.split) == (240, "test")

@@ -34,15 +34,17 @@ def documents_of(corpus):
 
 def test_embedded_stories(tok512, caplog):
   caplog.set_level(logging.INFO, "sbdjax")
-  sizes = {}
-  for split in ("train", "validation"):
+  sizes, beginnings = {}, []
+  for split in ("train", "validation", "test"):
     corpus = load_corpus(DataConfig(), split, tok512)
     sizes[split] = len(corpus.lengths)
     assert (corpus.tokens[corpus.starts] == 1).all() and corpus.prompt_lengths is None
     assert corpus.origin in caplog.text
-  assert sizes == dict(train=450, validation=60)
-  with pytest.raises(UsageError, match="no test split"):
-    load_corpus(DataConfig(), "test", tok512)
+    beginnings.append([tuple(document[:16]) for document in documents_of(corpus)])
+  assert sizes == dict(train=450, validation=60, test=300)
+  # What is measured on prompts of 16 tokens of the last split is of texts nobody has seen.
+  *seen, fresh = beginnings
+  assert len(set(fresh)) == 300 and not set(fresh) & {b for others in seen for b in others}
 
 
 def test_embedded_stories_are_the_beginning_of_tinystories(tok512):

@@ -9,9 +9,15 @@ def row(label, name, x, **decoder):
   sweep = {"label": label, "checkpoint": label, "judge": "the judge"}
   settings = {"sweep": sweep, "decoder": {"name": name, "max_tokens": 9, **decoder}}
   return dict(
-    settings=settings, batch_size=1, tpf=x, tokens_per_second=100 * x, judge_nll=x, prompts=3,
-    device="cpu",
-  )  # fmt: skip
+    settings=settings, batch_size=1, tpf=x, judge_nll=x, repetition=0.1, prompts=3, device="cpu"
+  )
+
+
+def timed(row, seconds, run="then"):
+  """`row` as measured now: with sums of texts, and with speeds."""
+  each = dict(tokens=[9, 8, 9], nfe=[5, 4, 4], judge_nll=[8.0, 9.0, 5.0])
+  each |= dict(repeated=[0, 1, 2], ngrams=[6, 5, 6])
+  return {**row, "each": each, "speed": dict(tokens=[9, 8], seconds=[seconds], run=run)}
 
 
 ROWS = [
@@ -50,3 +56,13 @@ def test_draws_a_png_and_leaves_nothing_else(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ["sweep.png"]
   data = (tmp_path / "sweep.png").read_bytes()
   assert data.startswith(b"\x89PNG") and len(data) > 10_000
+
+
+def test_speeds_of_one_run_are_drawn_as_well_and_of_two_are_not(tmp_path):
+  def width(rows):
+    plot.draw_sweep(rows, tmp_path / "sweep.png")
+    return int.from_bytes((tmp_path / "sweep.png").read_bytes()[16:20])
+
+  one_run = [timed(row, [1.0 + i, 2.0]) for i, row in enumerate(ROWS)]
+  two = [*one_run[:-1], timed(ROWS[-1], [1.0, 2.0], run="later")]
+  assert width(one_run) == pytest.approx(1.5 * width(ROWS), rel=0.01) and width(two) == width(ROWS)

@@ -30,3 +30,14 @@ def test_json_lines(tmp_path):
   path.write_text('{"key": "a"}\nbroken\n{"key": "b"}\n')
   with pytest.raises(DataError, match="line 2 is not a record"):
     record.JsonLines(path)
+
+
+def test_the_command_is_recorded_without_the_folders_of_this_machine(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  verb = "python -m sbdjax sweep --config=a.py '--name=two words'"
+  for program in ("/somewhere/sbdjax/__main__.py", "/opt/bin/sbdjax"):
+    assert record.command([program, "sweep", "--config=a.py", "--name=two words"]) == verb
+  assert record.command([f"{tmp_path}/experiments/x.py", "--out=b"]) == "python experiments/x.py --out=b"
+  assert record.command(["experiments/x.py"]) == "python experiments/x.py"
+  assert record.command(["/somewhere/else/x.py"]) == "python x.py"
+  assert isinstance(record.provenance()["command"], str)

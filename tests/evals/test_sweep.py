@@ -26,8 +26,9 @@ def test_other_settings_or_weights_are_other_points():
   ]:
     keys.add(sweep.key_of(sweep.make_point(base, overrides).settings(crc)))
   assert len(keys) == 8
-  # A name is only a name.
-  assert sweep.key_of(sweep.make_point(base, {"sweep.label": "b"}).settings(1)) in keys
+  # A name is only a name, and timing changes no text.
+  for overrides in ({"sweep.label": "b"}, {"sweep.repeats": 0}, {"sweep.timed_prompts": 1}):
+    assert sweep.key_of(sweep.make_point(base, overrides).settings(1)) in keys
   # gamma does not matter to AR, so it does not make another point of it.
   same = [
     sweep.make_point(base | {"decoder": {"name": "ar", "gamma": g}}, {}).settings(1)
@@ -74,7 +75,8 @@ def test_old_names_of_the_base_give_way_to_the_entry():
     ({"decoder.gamma": -1.0}, "must not be negative"),
     ({"decoder.gamma": "much"}, "expected float"),
     ({"decoder.tau": 0.5}, "decoder.tau has no effect"),
-    ({"sweep.repeats": 0}, "sweep.repeats=0 must be at least 1"),
+    ({"sweep.repeats": -1}, "sweep.repeats=-1: give 0"),
+    ({"sweep.timed_prompts": 0}, "sweep.timed_prompts=0 must be at least 1"),
   ],
 )
 def test_bad_entries_of_the_grid(overrides, message):

@@ -1,0 +1,147 @@
+"""Points of a sweep beside each other: intervals, and differences on the same prompts.
+
+A row is what `sweep.run_sweep` gives: the record of a point, with `speed` where it was timed. Rows of
+releases that kept no sums of single texts have values without bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sbdjax.decode import flat_names
+from sbdjax.errors import UsageError
+from sbdjax.evals import bootstrap
+from sbdjax.evals.bootstrap import Interval
+
+Row = Mapping[str, Any]
+
+# Settings that choose prompts.
+_PROMPTS = ("num_prompts", "prompt_tokens", "split")
+
+
+def read(path: pathlib.Path | str, speeds: pathlib.Path | str | None = None) -> list[dict]:
+  """Recorded points, with the speeds of the last line of `speeds`, if that is given."""
+  rows = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+  if speeds is None:
+    return rows
+  last = json.loads(pathlib.Path(speeds).read_text().splitlines()[-1])
+  return with_speeds(rows, last)
+
+
+def with_speeds(rows: Iterable[Row], speeds: Row) -> list[dict]:
+  """Rows with `speed`, from one timing run, where it timed them (see `speeds.measure`)."""
+  found = {_identity(timed): timed for timed in speeds["points"]}
+  out = []
+  for row in rows:
+    timed = found.get(_identity(row))
+    if timed is None:
+      out.append(dict(row))
+      continue
+    speed = {name: timed[name] for name in ("tokens", "seconds")} | {"run": speeds["time"]}
+    per_second = sum(speed["tokens"]) / sum(_typical(speed))
+    out.append({**row, "speed": speed, "tokens_per_second": per_second})
+  return out
+
+
+def _identity(row: Row) -> str:
+  decoder = flat_names.modern(row["settings"]["decoder"])
+  return json.dumps([*model_of(row), decoder], sort_keys=True)
+
+
+def reference_of(row: Row, rows: Sequence[Row]) -> Row:
+  """What a point is compared with: AR of the same model, else the first AR, else the first point."""
+  of_ar = [r for r in rows if r["settings"]["decoder"]["name"] == "ar"]
+  same = [r for r in of_ar if model_of(r) == model_of(row)]
+  return next(iter([*same, *of_ar, *rows]))
+
+
+def model_of(row: Row) -> tuple[Any, ...]:
+  """Tells one model from another."""
+  sweep = row["settings"]["sweep"]
+  return sweep["checkpoint"], sweep.get("adapter", ""), row["settings"].get("weights_crc32")
+
+
+def original_of(rows: Sequence[Row]) -> Row | None:
+  """AR of the judge, the model that the others were made from; None where it is not measured."""
+  for row in rows:
+    sweep = row["settings"]["sweep"]
+    if row["settings"]["decoder"]["name"] == "ar" and sweep["checkpoint"] == sweep["judge"]:
+      return row
+  return None
+
+
+def tokens_per_forward(row: Row) -> Interval:
+  """The NFE speed-up."""
+  return _ratio(row, "tokens", "nfe", row["tpf"])
+
+
+def judge_nll(row: Row) -> Interval:
+  """Nats a token under the judge."""
+  return _ratio(row, "judge_nll", "tokens", row["judge_nll"])
+
+
+def repetition(row: Row) -> Interval:
+  """Share of 4-grams that occurred before in the same text."""
+  return _ratio(row, "repeated", "ngrams", row["repetition"])
+
+
+def _ratio(row: Row, over: str, under: str, value: float) -> Interval:
+  each = row.get("each")
+  if each is None or not sum(each[under]):
+    return Interval(value)
+  return bootstrap.ratio_of_sums(each[over], each[under])
+
+
+def nll_difference(row: Row, reference: Row) -> Interval:
+  """Judge NLL above that of `reference`, as a share of it: 0.05 is 5 % worse text.
+
+  Raises:
+    UsageError: other prompts.
+  """
+  if _prompts_of(row) != _prompts_of(reference):
+    raise UsageError("points on other prompts are not compared: measure both in one sweep")
+  ours, theirs = row.get("each"), reference.get("each")
+  if ours is None or theirs is None:
+    return Interval(row["judge_nll"] / reference["judge_nll"] - 1)
+  columns = [each[name] for each in (ours, theirs) for name in ("judge_nll", "tokens")]
+  return bootstrap.relative_difference(*columns)
+
+
+def _prompts_of(row: Row) -> tuple[Any, ...]:
+  settings = row["settings"]
+  data = {name: value for name, value in settings["data"].items() if value}
+  return *(settings["sweep"].get(name) for name in _PROMPTS), data
+
+
+def same_text(row: Row, reference: Row) -> bool:
+  """Whether all token ids are equal."""
+  return row["text_crc32"] == reference["text_crc32"]
+
+
+def tokens_per_second(row: Row) -> Interval | None:
+  """After the prompts' forwards; None where nothing was timed."""
+  speed = row.get("speed")
+  if speed is None:
+    return Interval(row["tokens_per_second"]) if "tokens_per_second" in row else None
+  return bootstrap.ratio_of_sums(speed["tokens"], _typical(speed))
+
+
+def speed_ratio(row: Row, reference: Row) -> Interval | None:
+  """Tokens/s over those of `reference`, batch by batch in the same turns; None where not timed.
+
+  Points of two timing runs are never compared: the machine may have been busier in one.
+  """
+  ours, theirs = row.get("speed"), reference.get("speed")
+  if ours is None or theirs is None or ours["run"] != theirs["run"]:
+    return None
+  return bootstrap.paired_ratio(ours["tokens"], _typical(ours), theirs["tokens"], _typical(theirs))
+
+
+def _typical(speed: Row) -> list[float]:
+  """Seconds of each batch, the median of its turns."""
+  return np.median(speed["seconds"], axis=0).tolist()

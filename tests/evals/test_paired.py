@@ -1,0 +1,88 @@
+"""Points side by side: what is compared with what, and what is not."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from sbdjax.errors import UsageError
+from sbdjax.evals import bootstrap, paired
+
+EACH = dict(tokens=[10, 20, 30], nfe=[10, 10, 10], judge_nll=[5.0, 30.0, 15.0])
+EACH |= dict(repeated=[1, 2, 3], ngrams=[7, 17, 27])
+
+
+def row(checkpoint, name, each=EACH, **sweep):
+  sweep = dict(checkpoint=checkpoint, judge="original", num_prompts=3, split="test") | sweep
+  settings = dict(sweep=sweep, decoder={"name": name}, data={"source": "x"}, weights_crc32=1)
+  total = lambda of: sum(each[of])
+  return dict(
+    settings=settings,
+    each=each,
+    tpf=total("tokens") / total("nfe"),
+    judge_nll=total("judge_nll") / total("tokens"),
+    repetition=total("repeated") / total("ngrams"),
+    text_crc32=1,
+  )
+
+
+def test_the_reference_is_ar_of_the_same_model_then_the_first_ar():
+  original, tuned, ar, bare = (
+    row("original", "ar"), row("tuned", "sbd"), row("tuned", "ar"), row("bare", "sbd")
+  )  # fmt: skip
+  rows = [original, tuned, ar, bare]
+  assert paired.reference_of(tuned, rows) is ar and paired.reference_of(bare, rows) is original
+  assert paired.reference_of(bare, [tuned, bare]) is tuned
+  assert paired.original_of(rows) is original and paired.original_of(rows[1:]) is None
+
+
+def test_intervals_are_of_sums_over_texts():
+  found = paired.tokens_per_forward(row("a", "sbd"))
+  assert found == bootstrap.ratio_of_sums([10, 20, 30], [10, 10, 10]) and found.value == 2.0
+  assert paired.judge_nll(row("a", "sbd")).value == pytest.approx(50 / 60)
+  assert paired.repetition(row("a", "sbd")).value == pytest.approx(6 / 51)
+
+
+def test_quality_is_compared_prompt_by_prompt():
+  worse = {**EACH, "judge_nll": [1.2 * x for x in EACH["judge_nll"]]}
+  found = paired.nll_difference(row("a", "sbd", worse), row("a", "ar"))
+  assert found == pytest.approx((0.2, 0.2, 0.2))
+  for other in (row("a", "ar", split="validation"), row("a", "ar", num_prompts=4)):
+    with pytest.raises(UsageError, match="other prompts"):
+      paired.nll_difference(row("a", "sbd"), other)
+
+
+def test_records_without_texts_have_values_without_bounds():
+  old = {k: v for k, v in row("a", "sbd").items() if k != "each"} | {"tokens_per_second": 5.0}
+  assert paired.tokens_per_forward(old) == (2.0, None, None)
+  assert paired.nll_difference(old, row("a", "ar")).low is None
+  assert paired.tokens_per_second(old).shown(0) == "5" and paired.speed_ratio(old, old) is None
+
+
+def test_speeds_are_those_of_one_run_batch_by_batch(tmp_path):
+  ar, sbd = row("a", "ar"), row("a", "sbd")
+  # The third turn of AR met another program; the median of the turns does not.
+  seconds = {"ar": [[1.0, 4.0], [1.0, 4.0], [9.0, 9.0]], "sbd": [[0.5, 2.0]] * 3}
+  record = {
+    "time": "then",
+    "points": [
+      {"settings": r["settings"], "tokens": [10, 20], "seconds": seconds[name]}
+      for name, r in (("sbd", sbd), ("ar", ar))
+    ],
+  }
+  plain, speeds = tmp_path / "points.jsonl", tmp_path / "speeds.jsonl"
+  plain.write_text("".join(json.dumps(r) + "\n" for r in (ar, sbd)))
+  speeds.write_text("{}\n" + json.dumps(record) + "\n")
+  slow, fast = paired.read(plain, speeds)
+  assert slow["tokens_per_second"] == 6.0 and paired.tokens_per_second(fast).value == 12.0
+  assert paired.speed_ratio(fast, slow) == pytest.approx((2, 2, 2))
+  later = {**fast, "speed": fast["speed"] | {"run": "later"}}
+  assert paired.speed_ratio(later, slow) is None  # another run
+  assert "speed" not in paired.read(plain)[0]
+
+
+def test_records_of_the_release_before_are_read():
+  folder = pathlib.Path(__file__).parents[2] / "experiments" / "freedave_stories260k"
+  rows = paired.read(folder / "points.jsonl")
+  assert all(np.isfinite(paired.judge_nll(r).value) for r in rows)
