@@ -7,29 +7,32 @@ was stopped goes on from there. --offset, --limit and --spread choose items.
 
 Log-likelihoods of next-token models are exact. Those of masked diffusion are the any-order bound and
 those of self-speculative models the mean over random orders, with --samples and --seed. Texts are
-decoded as --decoder.name=METHOD says (the verb `methods` lists them), each until a stop string.
+decoded as --decoder.name=METHOD says (the verb `methods` lists them), each until a stop string, and what
+they cost is counted until there. Programs that a model wrote run only with --run_generated_code, each in
+a process of its own without network, files or other processes, for seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from sbdjax import plain_json
 from sbdjax.cli import flags
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.evals import record, responders
 from sbdjax.evals.record import JsonLines
 from sbdjax.evals.scoring.scorer import scorer_for
-from sbdjax.evals.tasks import registry
+from sbdjax.evals.tasks import programs, registry
 from sbdjax.evals.tasks.files import Files
 from sbdjax.evals.tasks.run import InMemory, Outcome, check_settings, run
 from sbdjax.evals.tasks.task import Generation, Item, Task
+from sbdjax.evals.until import Spent, spent
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 
@@ -58,6 +61,11 @@ def _parser() -> Parser:
   add("--batch_size", type=int, default=0, help="rows of 512 tokens per forward; 0: by the device")
   add("--max_length", type=int, help="tokens of a context and its answer; default: the model's")
   add("--samples", type=int, default=16, help="of a bound, for each continuation")
+  add(
+    "--run_generated_code",
+    action="store_true",
+    help="run the programs that HumanEval and MBPP ask for; refused where they cannot be isolated",
+  )
   add("--seed", type=int, default=0, help="of a bound, and of decoders that draw")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--json", action="store_true", help="print one JSON object a task")
@@ -94,6 +102,8 @@ def main(argv: list[str]) -> int:
   args = _parser().parse_args(rest)
   _check(args)
   tasks = [registry.find(name) for name in dict.fromkeys(args.tasks.split(","))]
+  if args.run_generated_code:
+    tasks = [programs.runnable(task) for task in tasks]
   files = Files(args.data)
   items = [_items(task, files, args) for task in tasks]  # before the model: files may be missing
   model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
@@ -108,13 +118,25 @@ def main(argv: list[str]) -> int:
     run(task, some, respond, lines, Progress(task.full_name))
     for task, some in zip(tasks, items, strict=True)
   ]
-  for task, outcome in zip(tasks, outcomes, strict=True):
+  costs = [_cost(some, task, lines.records) for some, task in zip(items, tasks, strict=True)]
+  for task, outcome, cost in zip(tasks, outcomes, costs, strict=True):
     if args.json:
-      intervals = {name: list(x) for name, x in outcome.metrics.items()}
-      print(json.dumps({"task": task.full_name, "items": outcome.items, **intervals, **about}))
+      found = {name: list(x) for name, x in outcome.metrics.items()}
+      more = {} if cost is None else {"cost": cost._asdict()}
+      print(
+        plain_json.dumps({"task": task.full_name, "items": outcome.items, **found, **more, **about})
+      )
   if not args.json:
-    _show(args, tasks, outcomes, settings)
+    _show(args, tasks, outcomes, costs, settings)
   return 0
+
+
+def _cost(items: Sequence[Item], task: Task, records: Sequence[dict[str, Any]]) -> Spent | None:
+  """Of answers that were written; None where there are none."""
+  if not isinstance(items[0], Generation):
+    return None
+  wanted = {item.id for item in items}
+  return spent([r for r in records if r.get("task") == task.full_name and r["id"] in wanted])
 
 
 def _items(task: Task, files: Files, args: argparse.Namespace) -> list[Item]:
@@ -152,6 +174,7 @@ def _responders(
   if any(isinstance(item, Generation) for some in items for item in some[:1]):
     decoding = flags.decoding_of(texts).for_model(model.lm, model.generation)
     settings |= {"decoder": decoding.flat(), "seed": args.seed}
+    settings["run_generated_code"] = args.run_generated_code
     batch = {"batch_size": args.batch_size} if args.batch_size else {}
     found |= responders.of_decoder(
       model, decoding, template, args.multiturn, seed=args.seed, **batch
@@ -167,12 +190,22 @@ def _show(
   args: argparse.Namespace,
   tasks: Sequence[Task],
   outcomes: Sequence[Outcome],
+  costs: Sequence[Spent | None],
   settings: dict[str, Any],
 ) -> None:
   estimator = settings.get("estimator")
   print(f"{args.checkpoint}, {settings['dtype']}" + (f", {estimator}" if estimator else ""))
   print(f"{'task':<24}{'items':>6}{'shots':>6}  {'metric':<16}value [95 % interval]")
-  for task, outcome in zip(tasks, outcomes, strict=True):
+  for task, outcome, cost in zip(tasks, outcomes, costs, strict=True):
     shots = task.num_fewshot if args.num_fewshot is None else args.num_fewshot
     for name, value in outcome.metrics.items():
       print(f"{task.full_name:<24}{outcome.items:>6}{shots:>6}  {name:<16}{value.shown(digits=4)}")
+    if not outcome.metrics:
+      print(
+        f"{task.full_name:<24}answers are programs: --run_generated_code says what they are worth"
+      )
+    if cost is not None:
+      print(
+        f"{task.full_name:<24}until the end of answers: {cost.tokens} tokens, "
+        f"{cost.tokens_per_forward.shown()} per forward, {cost.tokens_per_second:.1f} per second"
+      )

@@ -92,10 +92,7 @@ def of_decoder(
       seed=seed,
       batch_size=batch_size,
     )
-    return [
-      Response(w.text, {"text": w.text, "tokens": w.result.valid, "nfe": w.result.nfe})
-      for w in written
-    ]
+    return [Response(w.text, w.details()) for w in written]
 
   return {Generation: Responder(texts, batch_size)}
 

@@ -14,11 +14,11 @@ import jax
 
 from sbdjax import prompts as prompting
 from sbdjax.bench import per_prompt
-from sbdjax.bench.per_prompt import Ratio
 from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Result
 from sbdjax.decode.method import Method
 from sbdjax.errors import UsageError
+from sbdjax.evals.bootstrap import Interval, paired_ratio, ratio_of_sums
 from sbdjax.evals.tasks.task import Generation, Task, Template
 from sbdjax.evals.until import Written, answer_text
 from sbdjax.interop.pretrained import Pretrained
@@ -40,8 +40,8 @@ class Summary(NamedTuple):
 
   items: int
   same: int
-  tpf: Ratio
-  speedup: Ratio
+  tpf: Interval
+  speedup: Interval
   tokens_per_second: float
 
 
@@ -121,8 +121,8 @@ def summaries(records: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
     found[name] = Summary(
       items=len(records),
       same=sum(column(name, "same")),
-      tpf=per_prompt.ratio_of_sums(tokens, column(name, "nfe")),
-      speedup=per_prompt.speed_ratio(tokens, seconds, *reference),
+      tpf=ratio_of_sums(tokens, column(name, "nfe")),
+      speedup=paired_ratio(tokens, seconds, *reference),
       tokens_per_second=sum(tokens) / sum(seconds),
     )
   return found

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 
 from sbdjax import prompts as prompting
-from sbdjax.bench.per_prompt import Ratio, ratio_of_sums
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.programs import Shared, shared
 from sbdjax.decode.stops import before_stop
+from sbdjax.evals.bootstrap import Interval, ratio_of_sums
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
@@ -55,7 +55,7 @@ class Spent(NamedTuple):
   """
 
   tokens: int
-  tokens_per_forward: Ratio
+  tokens_per_forward: Interval
   tokens_per_second: float
 
 
