@@ -9,7 +9,7 @@ from sbdjax.masks.rule import Intervals, Tile, chunks, iota, rows_of
 
 
 @pytree.dataclass
-class SharedBeginnings:
+class SharedBeginnings(pytree.Struct):
   """Several texts in a row, in runs of tokens: [cache slots 0..S-1 | T new tokens].
 
   A token sees the committed slots, the whole run that its own run continues (`before`), and its own

@@ -146,18 +146,21 @@ def _prefill(lm: LM, params: Any, tokens_1xP: jax.Array, length_1: jax.Array) ->
 def _hidden(lm: LM, params: Any, inputs: Columns, cache: KVCache | None) -> jax.Array:
   """Final hidden states [B, T, D] of packed rows, after what is in the cache (of one row)."""
   batch = inputs.tokens.shape[0]
-  own = [jnp.asarray(x) for x in (inputs.before_start, inputs.before_end, inputs.start)]
-  if cache is None:
-    mask = SharedBeginnings(*own)
-    hidden, _ = lm.apply(params, inputs.tokens, positions_BxT=inputs.positions, mask=mask)
-    return hidden
-  wide = lambda x: jnp.broadcast_to(x, (x.shape[0], batch, *x.shape[2:]))
-  cache = KVCache(wide(cache.k), wide(cache.v), jnp.broadcast_to(cache.length_B, (batch,)))
-  mask = SharedBeginnings(*own, cache.length_B)
-  hidden, _ = lm.apply(
-    params, inputs.tokens, positions_BxT=inputs.positions, mask=mask, cache=cache, write=False
+  mask = SharedBeginnings(
+    jnp.asarray(inputs.before_start), jnp.asarray(inputs.before_end), jnp.asarray(inputs.start)
   )
-  return hidden
+  if cache is None:
+    return lm.apply(params, inputs.tokens, positions_BxT=inputs.positions, mask=mask)[0]
+  wide = lambda x: jnp.broadcast_to(x, (x.shape[0], batch, *x.shape[2:]))
+  length_B = jnp.broadcast_to(cache.length_B, (batch,))
+  return lm.apply(
+    params,
+    inputs.tokens,
+    positions_BxT=inputs.positions,
+    mask=mask.replace(length_B=length_B),
+    cache=KVCache(wide(cache.k), wide(cache.v), length_B),
+    write=False,
+  )[0]
 
 
 def _scores(
