@@ -10,6 +10,7 @@ Fields left out have the defaults of these dataclasses.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sbdjax import losses
@@ -78,7 +79,10 @@ class Settings(NamedTuple):
 def loss_class(config: Section) -> type[Loss]:
   """The class of the loss that `config.loss.name` names. Raises UsageError for none."""
   section = config["loss"] if "loss" in config else {}
-  return losses.get(section["name"] if "name" in section else "", "config.loss.name")
+  name = section["name"] if "name" in section else ""
+  if not isinstance(name, str):
+    raise UsageError(f"config.loss.name={name!r}: expected str")
+  return losses.get(name, "config.loss.name")
 
 
 def schema(config: Section) -> dict[str, type]:
@@ -116,6 +120,11 @@ def parse_settings(config: Section) -> Settings:
     UsageError: an unknown section or field, a missing one, a wrong type, or a value out of range.
   """
   fields = plain(config)
+  if not isinstance(fields, Mapping):
+    raise UsageError(f"a config is a mapping of sections, not {fields!r}")
+  for name, section in fields.items():
+    if not isinstance(section, Mapping):
+      raise UsageError(f"config.{name}={section!r} is no section: give a mapping of its fields")
   sections = schema(fields)
   for name in fields:
     if name not in sections:
