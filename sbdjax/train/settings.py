@@ -105,6 +105,12 @@ def schema(config: Section) -> dict[str, type]:
   return sections | ({"head": HeadConfig} if loss.has_head else {})
 
 
+def _check_section(fields: Mapping[str, Any], name: str) -> None:
+  """Raises UsageError for a section that is no mapping."""
+  if not isinstance(fields.get(name, {}), Mapping):
+    raise UsageError(f"config.{name}={fields[name]!r} is no section: give a mapping of its fields")
+
+
 def _check_ints(section: Any, where: str) -> None:
   """Raises UsageError for a whole number that a program cannot count to; seeds have a bit more."""
   for field in dataclasses.fields(section):
@@ -122,15 +128,14 @@ def parse_settings(config: Section) -> Settings:
   fields = plain(config)
   if not isinstance(fields, Mapping):
     raise UsageError(f"a config is a mapping of sections, not {fields!r}")
-  for name, section in fields.items():
-    if not isinstance(section, Mapping):
-      raise UsageError(f"config.{name}={section!r} is no section: give a mapping of its fields")
+  _check_section(fields, "loss")
   sections = schema(fields)
   for name in fields:
     if name not in sections:
       raise UsageError(
         f"unknown section config.{name}{nearest(name, sections)}: choose from {', '.join(sections)}"
       )
+    _check_section(fields, name)
   loss = dict(fields["loss"])
   loss_name = loss.pop("name")
   given = fields | {"loss": loss}
