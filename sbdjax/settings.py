@@ -202,6 +202,8 @@ def to_dataclass(cls: type[T], section: Section, where: str = "config") -> T:
   Raises:
     UsageError: an unknown or missing field, or a value of the wrong type.
   """
+  if not _is_section(section):
+    raise UsageError(f"{where}={section!r} is no section: give a mapping of its fields")
   cls = class_for(cls, section)
   hints, missing = field_types(cls), dataclasses.MISSING
   fields = {f.name: f for f in dataclasses.fields(cast(Any, cls)) if f.init}

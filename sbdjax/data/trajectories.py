@@ -19,12 +19,13 @@ import json
 import os
 import pathlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
 from sbdjax import failures, foreign
 from sbdjax.data import noise, shards, tfds_files
@@ -72,6 +73,21 @@ def _features() -> tfds.features.FeaturesDict:
   return tfds.features.FeaturesDict(
     dict(tokens=flat, prompt_len=np.int32, num_points=flat, points=flat)
   )
+
+
+def _serializer() -> Callable[[Example], bytes]:
+  """What TFDS writes for an example, with the features in one order.
+
+  Protobuf writes a map in an order that differs from process to process.
+  """
+  features = _features()
+  serializer = ExampleSerializer(features.get_serialized_info())
+
+  def serialize(example: Example) -> bytes:
+    made = serializer.get_tf_example(features.encode_example(encode(example)))
+    return made.SerializeToString(deterministic=True)
+
+  return serialize
 
 
 def _block_sizes(text_len: int, block_size: int) -> list[int]:
@@ -127,13 +143,13 @@ class Writer:
 
   def write(self, number: int, examples: Sequence[Example]) -> int:
     """Writes one shard, whole or not at all; returns its bytes."""
-    features, path = _features(), self._shard(number)
+    serialize, path = _serializer(), self._shard(number)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _writing(path, temporary):
       # Groups of one record: rows are read one by one, in any order.
       writer = ArrayRecordWriter(str(temporary), "group_size:1")
       for example in examples:
-        writer.write(features.serialize_example(encode(example)))
+        writer.write(serialize(example))
       writer.close()
       os.replace(temporary, path)
       return path.stat().st_size

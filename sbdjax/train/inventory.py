@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import zlib
 from typing import TypedDict
@@ -38,7 +39,7 @@ def verify(folder: pathlib.Path) -> None:
   entries = foreign.read_json(folder / FILE, dict[str, _Entry], incomplete)
   for name, entry in entries.items():
     path = foreign.inside(folder, name, str(folder / FILE), DamagedError)
-    size = path.stat().st_size if path.is_file() else None
+    size = path.stat().st_size if os.path.isfile(path) else None
     if size != entry["bytes"]:
       found = "is missing" if size is None else f"holds {size} bytes"
       problem = f"{found}, expected {entry['bytes']} bytes"

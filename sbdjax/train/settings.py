@@ -10,6 +10,7 @@ Fields left out have the defaults of these dataclasses.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sbdjax import losses
@@ -78,7 +79,10 @@ class Settings(NamedTuple):
 def loss_class(config: Section) -> type[Loss]:
   """The class of the loss that `config.loss.name` names. Raises UsageError for none."""
   section = config["loss"] if "loss" in config else {}
-  return losses.get(section["name"] if "name" in section else "", "config.loss.name")
+  name = section["name"] if "name" in section else ""
+  if not isinstance(name, str):
+    raise UsageError(f"config.loss.name={name!r}: expected str")
+  return losses.get(name, "config.loss.name")
 
 
 def schema(config: Section) -> dict[str, type]:
@@ -101,6 +105,12 @@ def schema(config: Section) -> dict[str, type]:
   return sections | ({"head": HeadConfig} if loss.has_head else {})
 
 
+def _check_section(fields: Mapping[str, Any], name: str) -> None:
+  """Raises UsageError for a section that is no mapping."""
+  if not isinstance(fields.get(name, {}), Mapping):
+    raise UsageError(f"config.{name}={fields[name]!r} is no section: give a mapping of its fields")
+
+
 def _check_ints(section: Any, where: str) -> None:
   """Raises UsageError for a whole number that a program cannot count to; seeds have a bit more."""
   for field in dataclasses.fields(section):
@@ -116,12 +126,16 @@ def parse_settings(config: Section) -> Settings:
     UsageError: an unknown section or field, a missing one, a wrong type, or a value out of range.
   """
   fields = plain(config)
+  if not isinstance(fields, Mapping):
+    raise UsageError(f"a config is a mapping of sections, not {fields!r}")
+  _check_section(fields, "loss")
   sections = schema(fields)
   for name in fields:
     if name not in sections:
       raise UsageError(
         f"unknown section config.{name}{nearest(name, sections)}: choose from {', '.join(sections)}"
       )
+    _check_section(fields, name)
   loss = dict(fields["loss"])
   loss_name = loss.pop("name")
   given = fields | {"loss": loss}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from sbdjax.data import noise
+from sbdjax.data import noise, trajectories
 from sbdjax.data.config import DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.noise import NoiseConfig
@@ -71,6 +71,14 @@ def test_tfds_reads_it_without_this_package(folder):
   np.testing.assert_array_equal(
     records[5]["points"], np.concatenate([w.ravel() for w in EXAMPLES[5].trajectories])
   )
+
+
+def test_examples_are_the_same_bytes_in_every_process():
+  """A map of protobuf has an order of its own in each, unless it is asked for one."""
+  data = trajectories._serializer()(EXAMPLES[3])
+  names = ("num_points", "points", "prompt_len", "tokens")
+  places = [data.index(b"\x0a" + bytes([len(name)]) + name.encode()) for name in names]
+  assert places == sorted(places)
 
 
 def test_an_interrupted_folder_is_gone_on_with(tmp_path, folder):

@@ -58,8 +58,9 @@ def get_config():
     ),
   ))
 """
-# Values of a record that differ from run to run.
-_CLOCKED = ("seconds", "per_second", "time", "git_", "compile")
+# Values of a record that differ from run to run; and the means of training, which are of the updates
+# since the last line or the last start.
+_CLOCKED = ("seconds", "per_second", "time", "git_", "compile", "train/")
 
 
 class Ended(NamedTuple):
@@ -149,7 +150,7 @@ def digest(job: Job, workdir: pathlib.Path) -> str:
 
 
 def _of_training(workdir: pathlib.Path) -> str:
-  """The last state bit for bit, the data position, and the metrics that no clock measures."""
+  """The last state bit for bit, the data position, steps with a line, and evaluations."""
   command = [sys.executable, "-m", "tests.faults.state", str(workdir)]
   done = subprocess.run(
     command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True

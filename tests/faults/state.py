@@ -14,6 +14,7 @@ from sbdjax.train.state import leaf_names
 
 def main(workdir: pathlib.Path) -> None:
   """Every array of the train state bit for bit, and the data position."""
+  checkpoints._silence_orbax()
   step = checkpoints.steps(workdir)[-1]
   folder = workdir / checkpoints.FOLDER / str(step)
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -165,7 +165,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, Stored]:
     shards = sorted(set(where.values()))
     for shard in shards:
       foreign.inside(folder, shard, f"weight_map of {folder / INDEX}")
-    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    missing = [shard for shard in shards if not os.path.isfile(folder / shard)]
     if missing:
       raise CheckpointError(f"{folder} lacks {', '.join(missing)}, which {INDEX} names")
     tensors: dict[str, Stored] = {}
