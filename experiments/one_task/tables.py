@@ -50,7 +50,7 @@ def draw(points: Sequence[Point], path: pathlib.Path) -> None:
   models = list(dict.fromkeys(p.label for p in points))
   across = 2
   down = -(-len(models) // across)
-  figure = Figure(figsize=(6.2 * across, 3.6 * down), layout="constrained", dpi=120)
+  figure = Figure(figsize=(6.2 * across, 4.6 * down), layout="constrained", dpi=120)
   FigureCanvasAgg(figure)
   axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
   ar = references(points)
@@ -69,7 +69,10 @@ def draw(points: Sequence[Point], path: pathlib.Path) -> None:
       panel.axhline(ar[model].value, color="#666666", linestyle="--", linewidth=1)
     panel.set_title(model, fontsize=11)
     panel.grid(alpha=0.25)
-    panel.legend(fontsize=6.5, frameon=False)
+    panel.tick_params(labelbottom=True)
+    panel.legend(
+      fontsize=7, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.06)
+    )
   for panel in axes[len(models) :]:
     panel.set_axis_off()
   figure.supxlabel("tokens per forward (AR = 1)")

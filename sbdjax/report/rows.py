@@ -212,7 +212,7 @@ def _method(point: Point) -> str:
 
 
 def _setting(name: str, value: Any) -> str:
-  if name == "rule" or value is False:
+  if name == "rule" or value is False or value == "none":
     return ""
   return name if value is True else f"{name}={_short(value)}"
 
