@@ -8,7 +8,10 @@ steps, and those that store a finished block. FLOPs are of the matrix products a
 all query tokens of these forwards, every draft counted, without the prefill.
 """
 
+from __future__ import annotations
+
 import argparse
+import functools
 import json
 import pathlib
 import sys
@@ -20,8 +23,10 @@ import matplotlib.pyplot as plt
 
 from sbdjax.bench import roofline
 from sbdjax.decode import flat_names
+from sbdjax.evals import paired
 from sbdjax.interop import load_pretrained
 
+HERE = pathlib.Path(__file__).resolve().parent
 # SDAR-8B and TraDo-8B (Qwen3-8B's shape): what a real model of this kind would gain.
 LARGE = roofline.NetworkShape(
   num_layers=36, d_model=4096, attention_width=4096, kv_width=1024, kv_cache_width=1024,
@@ -86,7 +91,7 @@ def name(row):
 
 
 HEAD = (
-  "decoding", "NFE", "fewer NFE", "tokens/NFE", "tokens/s", "judge NLL", "accepted of drafted",
+  "decoding", "NFE", "fewer NFE", "tokens/NFE", "tokens/s", "judge NLL", "repeats", "accepted of drafted",
   "FLOPs", "8B roofline", "same text",
 )  # fmt: skip
 
@@ -103,8 +108,9 @@ def cells(row, rows, shape):
     f"{nfe(row):,}",
     f"{nfe(static) / nfe(row):.2f}x",
     f"{row['tokens'] / nfe(row):.2f}",
-    f"{row['tokens_per_second']:,.0f}",
-    f"{row['judge_nll']:.3f}",
+    f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else "",
+    paired.judge_nll(row).shown(3),
+    paired.repetition(row).shown(3),
     kept,
     f"{flops(row, shape) / flops(static, shape):.2f}x",
     f"{large_seconds(static) / large_seconds(row):.2f}x",
@@ -123,6 +129,43 @@ def order(row):
   flags = [d.get(flag, False) for flag in ("eager", "skip_known_forwards", "reuse_verified_kv")]
   kind = (d.get("threshold", 0), *flags, d.get("draft_mode", ""), d.get("draft_steps", 0))
   return (("static", "dynamic", "freedave").index(d["name"]), *kind)
+
+
+@functools.cache
+def recorded(block_size):
+  """(points of a block size, the judge's own text) of this folder's points.jsonl."""
+  rows = [modern(row) for row in paired.read(HERE / "points.jsonl")]
+  of = lambda row: row["settings"]["sweep"]["checkpoint"]
+  found = [row for row in rows if of(row).endswith(f"bd{block_size}")]
+  ours = [row for row in found if row["settings"]["decoder"]["name"] != "ar"]
+  judged = [row for row in rows if row["settings"]["decoder"]["name"] == "ar"]
+  return ours, judged[-1]
+
+
+def shape_of_stories():
+  """Of the models' network: that of stories260K, with a mask token."""
+  return roofline.shape_of(load_pretrained("stories260K-sbd").lm.config)
+
+
+def of_4():
+  """Blocks of four."""
+  return table(recorded(4)[0], shape_of_stories())
+
+
+def of_16():
+  """Blocks of sixteen."""
+  return table(recorded(16)[0], shape_of_stories())
+
+
+def point(block_size, wanted):
+  """A record by its name in the table."""
+  (found,) = [row for row in recorded(block_size)[0] if name(row) == wanted]
+  return found
+
+
+def fewer(block_size, wanted):
+  """Static decoding's forwards / those of a point."""
+  return nfe(point(block_size, "static")) / nfe(point(block_size, wanted))
 
 
 CURVES = {  # legend: (what picks its points, line style)
@@ -191,7 +234,9 @@ def main(argv: list[str] | None = None) -> int:
 
   lines, models, texts = [], {}, []
   for sweep in map(pathlib.Path, args.sweeps):
-    points = [modern(json.loads(line)) for line in (sweep / "points.jsonl").open()]
+    speeds = sweep / "speeds.jsonl"
+    read = paired.read(sweep / "points.jsonl", speeds if speeds.exists() else None)
+    points = [modern(row) for row in read]
     decoded = [r for r in points if r["settings"]["decoder"]["name"] != "ar"]
     # A point measured again, after a setting was added that it does not use, counts once.
     rows = sorted({name(r): r for r in decoded}.values(), key=order)

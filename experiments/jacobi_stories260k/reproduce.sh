@@ -27,12 +27,14 @@ ablate clean --config.loss.mask=clean
 ablate ar0.1 --config.loss.ar_weight=0.1
 ablate ar10 --config.loss.ar_weight=10.0
 
-# Table 1, Tables 4 and 5, Figure 5b.
+# Table 1 (timed: an idle machine), Tables 4 and 5, Figure 5b.
 for variant in methods ablation blocks; do
   $PY -m sbdjax sweep --config=preset:stories_jacobi_sweep:$variant --workdir=runs/jf_$variant
   cp runs/jf_$variant/points.jsonl $OUT/$variant.jsonl
 done
+cp runs/jf_methods/speeds.jsonl $OUT/methods_speeds.jsonl
 $PY $OUT/tables.py --points=$OUT
+$PY experiments/tables.py --write
 
 # Appendices E and D.
 $PY -m sbdjax sweep --config=preset:stories_jacobi_search --workdir=runs/jf_search

@@ -6,8 +6,9 @@ Reads methods.jsonl, ablation.jsonl and blocks.jsonl there, those that are there
 and draws blocks.png.
 """
 
+from __future__ import annotations
+
 import argparse
-import json
 import pathlib
 import sys
 
@@ -15,10 +16,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from sbdjax.data.files import write_atomically
+from sbdjax.evals import paired, report
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def read(path: pathlib.Path) -> list[dict]:
-  return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+  """Recorded points; with the speeds of NAME_speeds.jsonl beside NAME.jsonl, where it is there."""
+  speeds = path.with_name(f"{path.stem}_speeds.jsonl")
+  if not path.exists():
+    return []
+  return paired.read(path, speeds if speeds.exists() else None)
 
 
 def way(row: dict) -> str:
@@ -34,42 +42,116 @@ def way(row: dict) -> str:
 
 def methods(rows: list[dict]) -> str:
   """Table 1: the first row is AR decoding of the original model, the unit of the speed-up."""
-  lines = [
-    "| model | decoding | n | tokens per forward | tokens/s | speed-up | query tokens per forward "
-    "| judge NLL | repeats |",
-    "|---|---|---|---|---|---|---|---|---|",
-  ]
-  for r in rows:
-    block = r["settings"]["decoder"].get("block_size", "")
-    lines.append(
-      f"| {r['settings']['sweep']['label']} | {way(r)} | {block} | {r['tpf']:.2f} "
-      f"| {r['tokens_per_second']:,.0f} | {r['tokens_per_second'] / rows[0]['tokens_per_second']:.2f} "
-      f"| {r['query_tokens'] / r['nfe']:.1f} | {r['judge_nll']:.3f} | {r['repetition']:.3f} |"
-    )
-  return "\n".join(lines)
+  head = (
+    "model", "decoding", "n", "tokens per forward", "tokens/s", "speed-up",
+    "query tokens per forward", "judge NLL", "against the original", "repeats", "distinct-2",
+  )  # fmt: skip
+  return report.markdown(
+    head,
+    [
+      (
+        r["settings"]["sweep"]["label"],
+        way(r),
+        r["settings"]["decoder"].get("block_size"),
+        paired.tokens_per_forward(r).shown(2),
+        f"{r['tokens_per_second']:,.0f}" if "tokens_per_second" in r else None,
+        speed_up(r, rows[0]),
+        f"{r['query_tokens'] / r['nfe']:.1f}",
+        paired.judge_nll(r).shown(3),
+        report.against(r, rows[0]),
+        paired.repetition(r).shown(3),
+        f"{r['distinct_2']:.3f}",
+      )
+      for r in rows
+    ],
+  )
+
+
+def speed_up(row: dict, reference: dict) -> str | None:
+  """By the clock; without an interval in the record of 0.1.0, a run whose points came one by one."""
+  found = paired.speed_ratio(row, reference)
+  if found is not None:
+    return found.shown(2)
+  if "tokens_per_second" not in row:
+    return None
+  return f"{row['tokens_per_second'] / reference['tokens_per_second']:.2f}"
 
 
 def ablation(rows: list[dict]) -> str:
   """Tables 4 and 5: forwards a token, as the paper has it, and its inverse."""
-  lines = ["| training | forwards a token | tokens per forward | judge NLL |", "|---|---|---|---|"]
-  lines += [
-    f"| {r['settings']['sweep']['label']} | {1 / r['tpf']:.3f} | {r['tpf']:.2f} "
-    f"| {r['judge_nll']:.3f} |"
-    for r in rows
+  return report.markdown(
+    ("training", "forwards a token", "tokens per forward", "judge NLL", "repeats"),
+    [
+      (
+        r["settings"]["sweep"]["label"],
+        f"{1 / r['tpf']:.3f}",
+        paired.tokens_per_forward(r).shown(2),
+        paired.judge_nll(r).shown(3),
+        paired.repetition(r).shown(3),
+      )
+      for r in rows
+    ],
+  )
+
+
+def recorded_methods() -> str:
+  """Table 1 of the page."""
+  return methods(read(HERE / "methods.jsonl"))
+
+
+def recorded_ablation() -> str:
+  """Tables 4 and 5 of the page."""
+  return ablation(read(HERE / "ablation.jsonl"))
+
+
+def point(name: str, label: str, decoding: str, block_size: int = 16) -> dict:
+  """A record of NAME.jsonl, by its names in the tables."""
+  (found,) = [
+    r
+    for r in read(HERE / f"{name}.jsonl")
+    if (r["settings"]["sweep"]["label"], way(r)) == (label, decoding)
+    and r["settings"]["decoder"].get("block_size", block_size) == block_size
   ]
-  return "\n".join(lines)
+  return found
+
+
+ORIGINAL, CLLM = "stories260K", "CLLM*"
+FORCED = {n: f"Jacobi Forcing, round {n}" for n in (1, 2)}
+
+
+def tpf(label: str = FORCED[2], decoding: str = "Jacobi", block_size: int = 16) -> float:
+  """Tokens per forward; of block sizes other than 16 from blocks.jsonl."""
+  name = "methods" if block_size == 16 else "blocks"
+  return point(name, label, decoding, block_size)["tpf"]
+
+
+def nll(label: str) -> float:
+  """Judge NLL of a model's text."""
+  decoding = "AR" if label == ORIGINAL else "Jacobi"
+  return point("methods", label, decoding)["judge_nll"]
+
+
+def draw_bars(axes, points: list[dict], name: str) -> None:
+  """A curve over block sizes, with bars from low to high where they are known."""
+  points = sorted(points, key=lambda r: r["settings"]["decoder"]["block_size"])
+  found = [paired.tokens_per_forward(r) for r in points]
+  low = [0.0 if x.low is None else x.value - x.low for x in found]
+  high = [0.0 if x.high is None else x.high - x.value for x in found]
+  sizes = [r["settings"]["decoder"]["block_size"] for r in points]
+  axes.errorbar(sizes, [x.value for x in found], yerr=[low, high], fmt="o-", capsize=2, label=name)
 
 
 def draw(rows: list[dict], path: pathlib.Path):
   """Figure 5b: tokens per forward against block size, a curve each way to decode."""
   figure = Figure(figsize=(6, 4), layout="constrained")
   axes = figure.add_subplot()
-  curves: dict[str, list[tuple[int, float]]] = {}
+  curves: dict[str, list[dict]] = {}
   for r in rows:
-    curves.setdefault(way(r), []).append((r["settings"]["decoder"]["block_size"], r["tpf"]))
+    original = "" if r["settings"]["sweep"]["label"] != ORIGINAL else ", the original model"
+    curves.setdefault(way(r) + original, []).append(r)
   for name, points in curves.items():
-    axes.plot(*zip(*sorted(points), strict=True), "o-", label=name)
-  sizes = sorted({k for points in curves.values() for k, _ in points})
+    draw_bars(axes, points, name)
+  sizes = sorted({r["settings"]["decoder"]["block_size"] for r in rows})
   axes.set_xscale("log", base=2)
   axes.set_xticks(sizes, [str(k) for k in sizes])
   axes.set_xlabel("block size")

@@ -27,12 +27,20 @@ $PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_no_ntp $R
 $PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=runs/raw_sbd_no_ntp" \
   --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
 
-# Quality against speed (paper: Table 1), and after fewer steps (Figure 5).
-$PY -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/sweep \
-  --config.sweep.repeats=1
-cp runs/sweep/points.jsonl runs/sweep/sweep.png $OUT/
+# Quality against speed (paper: Table 1): every text first, then the speeds of all points in turns, which needs
+# an idle machine (--config.sweep.repeats=0 leaves them out). The variant `recipe` has the text of
+# runs/recipe_ntp as well.
+$PY -m sbdjax sweep --config=preset:stories_sbd_sweep:rules --workdir=runs/sweep
+cp runs/sweep/*.jsonl $OUT/
+$PY $OUT/tables.py --picture=$OUT/sweep.png
+# Prompts as they come: stories 62 to 301 of VALIDATION.
+$PY -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/natural --config.sweep.repeats=0 \
+  --config.data.source=text --config.data.path="$VALIDATION" --config.data.split_sizes="(60,1,260)"
+cp runs/natural/points.jsonl $OUT/natural.jsonl
+
+# After fewer steps (Figure 5).
 $PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
 cp runs/steps_sweep/sweep.png $OUT/steps.png
-
 $PY $OUT/masks.py --out=$OUT/masks.png
+$PY experiments/tables.py --write

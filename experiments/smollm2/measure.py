@@ -40,7 +40,7 @@ from sbdjax.decode.decoding import from_flat
 from sbdjax.decode.generate import Result
 from sbdjax.decode.kept import KeptText
 from sbdjax.decode.stream import Streamer
-from sbdjax.evals import record
+from sbdjax.evals import diversity, record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 # Categories of MT-Bench, which are one kind of Spec-Bench.
@@ -140,6 +140,7 @@ class Bench:
     for name, result in results.items():
       own = {field: getattr(result, field) for field in points.FIELDS}
       own["seconds"] = round(own["seconds"], 5)
+      own |= diversity.repeats(result.text_tokens)._asdict()
       settings, decoder = self._ways[name].settings, self._ways[name].decoder
       if settings["name"] in ("ar", *LOSSY):
         own["nats"] = round(self._judge.nll(prompt, judged, result.text_tokens), 4)

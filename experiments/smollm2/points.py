@@ -64,6 +64,9 @@ def point(name: str, lines: Sequence[dict[str, Any]], base: str = "AR") -> dict[
     "largest_gap": max((abs(x["gap"]) for x in differ if x["gap"] is not None), default=None),
     "each": {"kind": kinds} | {field: of(name, field, every) for field in FIELDS},
   }
+  if all("repeated" in line["runs"][name] for line in lines):  # since they are counted
+    columns = of(name, "repeated", every), of(name, "ngrams", every)
+    found["repetition"] = bootstrap.ratio_of_sums(*columns)._asdict()
   if "nats" in lines[0]["runs"][name]:
     nats = of(name, "nats", every)
     found["judge_nll"] = bootstrap.ratio_of_sums(nats, of(name, "valid", every))._asdict()

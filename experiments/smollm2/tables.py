@@ -16,11 +16,61 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+HERE = pathlib.Path(__file__).resolve().parent
 LOSSLESS, LOSSY, OTHERS = "#0072B2", "#D55E00", "#7f7f7f"
 
 
 def interval(found: dict[str, float]) -> str:
   return f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def lines_of(name: str) -> list[dict[str, Any]]:
+  """Records of a file of this folder."""
+  return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
+
+
+def recorded() -> str:
+  """Methods on all prompts."""
+  return main_table(lines_of("points.jsonl"))
+
+
+def recorded_kinds() -> str:
+  """x AR of every kind of prompt."""
+  return kinds_table(lines_of("points.jsonl"))
+
+
+def first_look() -> str:
+  """An earlier run, with the first adapter."""
+  return main_table(lines_of("first_look.jsonl"))
+
+
+def speed(method: str, kind: str = "all") -> tuple[float, float, float]:
+  """Tokens/s over AR's in the same turns: (value, low, high)."""
+  (line,) = [x for x in lines_of("points.jsonl") if x["method"] == method]
+  found = line["kinds"][kind]["speed_over_ar"]
+  return found["value"], found["low"], found["high"]
+
+
+def bounds(method: str, kind: str = "all") -> tuple[float, float]:
+  """Of `speed`."""
+  return speed(method, kind)[1:]
+
+
+def tpf(method: str) -> float:
+  """Tokens per forward."""
+  (line,) = [x for x in lines_of("points.jsonl") if x["method"] == method]
+  return line["kinds"]["all"]["tokens_per_forward"]["value"]
+
+
+def prompts() -> int:
+  """How many there are."""
+  return lines_of("points.jsonl")[0]["kinds"]["all"]["prompts"]
+
+
+def lossless_texts() -> tuple[int, int]:
+  """Texts of lossless methods, and how many of them are not AR's."""
+  others = lines_of("points.jsonl")[1:]
+  return len(others) * prompts(), sum(line["texts_that_differ"] for line in others)
 
 
 def text_of(line: dict[str, Any]) -> str:
@@ -34,7 +84,9 @@ def text_of(line: dict[str, Any]) -> str:
 
 def main_table(lines: list[dict[str, Any]]) -> str:
   head = ("method", "tokens per forward", "query tokens per forward", "tokens/s", "x AR", "text")
-  rows = ["| " + " | ".join((*head, "judge NLL")) + " |", "|---" * (len(head) + 1) + "|"]
+  counted = all("repetition" in line for line in lines)
+  head = (*head, "judge NLL", *(["repeats"] if counted else []))
+  rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
   for line in lines:
     row = line["kinds"]["all"]
     cells = (
@@ -45,6 +97,7 @@ def main_table(lines: list[dict[str, Any]]) -> str:
       interval(row["speed_over_ar"]),
       text_of(line),
       f"{line['judge_nll']['value']:.3f}" if "judge_nll" in line else "",
+      *([f"{line['repetition']['value']:.3f}"] if counted else []),
     )
     rows.append("| " + " | ".join(cells) + " |")
   return "\n".join(rows) + "\n"

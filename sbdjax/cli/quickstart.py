@@ -1,7 +1,7 @@
 """See everything once: a story told, a model fine-tuned to SBD, decoded in blocks, and measured.
 
-Takes a few minutes on a laptop's processor and writes the fine-tuned model, points.jsonl and
-sweep.png to --workdir. With --short everything is done in miniature.
+Takes a few minutes on a laptop's processor and writes the fine-tuned model, points.jsonl, speeds.jsonl
+and sweep.png to --workdir. With --short everything is done in miniature.
 """
 
 from __future__ import annotations

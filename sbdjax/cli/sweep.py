@@ -71,10 +71,10 @@ def read_surface(flag: str) -> tuple[str, str, str] | None:
 
 # Heading and width of each column: with these, tables of several models stand in line, and fit 80.
 _QUALITY = {
-  "decoder": 13,
+  "decoder": 14,
   "tokens per\nforward": 12,
   "judge NLL": 14,
-  "against the\nreference, %": 14,
+  "against the\nreference, %": 16,
   "\nH": 4,
   "dist-\ninct-2": 6,
   "re-\npeats": 5,
@@ -84,7 +84,7 @@ _SPEED = {"decoder": 13, "tokens/s": 16, "times the reference": 19, "tokens per 
 
 def _table(columns: Mapping[str, int], title: str) -> Table:
   shown = Table(
-    title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
+    title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0)
   )
   for head, width in columns.items():
     shown.add_column(head, justify="right" if head != "decoder" else "left", min_width=width)
@@ -96,9 +96,12 @@ def _cell(found: Interval | None, digits: int, scale: float = 1.0, sign: str = "
   return "" if found is None else found.shown(digits, scale, sign).replace(" [", "\n[")
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def _name(row: Mapping[str, Any], every: Sequence[dict[str, Any]]) -> str:
+  """`sbd γ=0.1`, and below it what else tells it from `every` other one."""
   decoder = row["settings"]["decoder"]
-  return f"{decoder['name']} {plot.annotation(decoder)}"
+  values = {name: decoder[name] for name in plot.differing(every) if decoder.get(name)}
+  words = [v if isinstance(v, str) else f"{n}={v}" for n, v in values.items() if v != "none"]
+  return "\n".join([f"{decoder['name']} {plot.annotation(decoder)}", *words])
 
 
 def table(rows: Sequence[dict[str, Any]], every: Sequence[dict[str, Any]], title: str) -> Table:
@@ -113,7 +116,7 @@ def table(rows: Sequence[dict[str, Any]], every: Sequence[dict[str, Any]], title
     reference = paired.reference_of(row, every)
     same = paired.same_text(row, reference)
     shown.add_row(
-      _name(row),
+      _name(row, every),
       _cell(paired.tokens_per_forward(row), 2),
       _cell(paired.judge_nll(row), 3),
       "same text" if same else _cell(paired.nll_difference(row, reference), 1, 100, "+"),
@@ -131,7 +134,7 @@ def speed_table(
   shown = _table(_SPEED, title)
   for row in rows:
     shown.add_row(
-      _name(row),
+      _name(row, every),
       f"{row['tokens_per_second']:,.0f}",
       _cell(paired.speed_ratio(row, paired.reference_of(row, every)), 2),
       f"{row['tpf']:.2f}",
@@ -161,7 +164,7 @@ def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console
   for label, group in groups.items() if timed else ():
     console.print(speed_table(group, rows, f"{label}, by the clock"))
   for line in _notes(rows, timed):
-    console.print(line, style="bright_black", highlight=False)
+    console.print(line, style="bright_black", highlight=False, markup=False)
   console.print(f"points: {workdir / POINTS}\nplot:   {workdir / PICTURE}", highlight=False)
 
 

@@ -74,7 +74,15 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _is_reference(group: Sequence[dict[str, Any]]) -> bool:
-  return not annotation(group[0]["settings"]["decoder"])
+  return group[0]["settings"]["decoder"]["name"] == "ar"
+
+
+def differing(rows: Sequence[dict[str, Any]]) -> list[str]:
+  """Settings of decoders in which points differ, but for those that move along a curve."""
+  decoders = [row["settings"]["decoder"] for row in rows]
+  names = dict.fromkeys(name for decoder in decoders for name in decoder)
+  several = lambda name: len({str(d[name]) for d in decoders if name in d}) > 1
+  return [name for name in names if name != "name" and name not in _ALONG and several(name)]
 
 
 def _styles(groups: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[str, str]]:
@@ -82,7 +90,7 @@ def _styles(groups: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[str, str
   model = lambda label: _curve_settings(groups[label][0])["model"]
   moving = [label for label in groups if not _is_reference(groups[label])]
   styles = {
-    label: (_COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)])
+    label: (_COLOURS[i % len(_COLOURS)], _MARKERS[(i + i // len(_COLOURS)) % len(_MARKERS)])
     for i, label in enumerate(moving)
   }
   for label in groups:
@@ -172,7 +180,11 @@ def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
     _panel(axes, groups, styles, x_of, y_of)
     axes.set_xlabel(x_label, fontsize=11)
     axes.set_ylabel(y_label, fontsize=11)
-  all_axes[0].legend(fontsize=9.5, frameon=False, loc="best")
+  handles, labels = all_axes[0].get_legend_handles_labels()
+  columns = 1 if len(labels) == 1 else panels
+  figure.legend(
+    handles, labels, fontsize=9, frameon=False, loc="outside lower center", ncols=columns
+  )
   figure.suptitle(
     f"{first['prompts']} prompts, 95 % intervals over them; dashed lines are AR decoding",
     fontsize=12,

@@ -37,7 +37,9 @@ def test_the_command_is_recorded_without_the_folders_of_this_machine(tmp_path, m
   verb = "python -m sbdjax sweep --config=a.py '--name=two words'"
   for program in ("/somewhere/sbdjax/__main__.py", "/opt/bin/sbdjax"):
     assert record.command([program, "sweep", "--config=a.py", "--name=two words"]) == verb
-  assert record.command([f"{tmp_path}/experiments/x.py", "--out=b"]) == "python experiments/x.py --out=b"
+  assert (
+    record.command([f"{tmp_path}/experiments/x.py", "--out=b"]) == "python experiments/x.py --out=b"
+  )
   assert record.command(["experiments/x.py"]) == "python experiments/x.py"
   assert record.command(["/somewhere/else/x.py"]) == "python x.py"
   assert isinstance(record.provenance()["command"], str)

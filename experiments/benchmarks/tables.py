@@ -1,0 +1,238 @@
+"""Tables of this folder's page, from its records.
+
+python experiments/benchmarks/tables.py      # prints them; experiments/tables.py writes them
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from sbdjax.evals import report
+
+HERE = pathlib.Path(__file__).resolve().parent
+GIB, MIB = 2**30, 2**20
+# Presets by the names of 0.1.0, in the records -> by those of today.
+_RENAMED = {
+  "sbd_llama31_8b": "llama31_8b_sbd",
+  "sbd_qwen3_8b": "qwen3_8b_sbd",
+  "sbd_3b": "llama_3b_sbd",
+  "jacobi_qwen25_coder_7b": "qwen25_coder_7b_jacobi",
+}
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+  """Records of a file of this folder."""
+  return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
+
+
+def ranged(row: dict[str, Any], digits: int = 0, between: str = " - ") -> str:
+  low, high = (f"{row[name]:,.{digits}f}" for name in ("low", "high"))
+  return f"{row['tokens_per_second']:,.{digits}f} ({low}{between}{high})"
+
+
+def decoding() -> str:
+  """decoding_cpu.jsonl."""
+  one, many = (record["rows"] for record in lines("decoding_cpu.jsonl"))
+  names = {
+    "ar": "sbdjax AR",
+    "sbd block_size=16 rule=eb_entropy gamma=0.1": "sbdjax SBD, k = 16, gamma 0.1",
+    "transformers generate, torch with 1 thread": "transformers `generate`, torch, 1 thread",
+    "transformers generate, torch with 2 threads": "transformers `generate`, torch, 2 threads",
+  }
+  rows = [(names[a["decoder"]], ranged(a), ranged(b)) for a, b in zip(one, many, strict=True)]
+  return report.markdown(("decoding, tokens/s", "batch 1", "batch 32"), rows)
+
+
+def over_generate(batch: int) -> float:
+  """AR's speed / that of the faster `generate`."""
+  rows = next(r["rows"] for r in lines("decoding_cpu.jsonl") if r["rows"][0]["batch_size"] == batch)
+  return rows[0]["tokens_per_second"] / max(row["tokens_per_second"] for row in rows[2:])
+
+
+def dry_run() -> str:
+  """dry_run.jsonl, gibibytes of each device."""
+  head = (
+    "config", "devices", "compiled for", "parameters", "optimizer", "gradients",
+    "activations, workspace", "peak", "fits 141 GiB",
+  )  # fmt: skip
+  rows = []
+  for r in lines("dry_run.jsonl"):
+    name, _, variant = r["config"].partition(":")
+    sizes = (r[part] for part in ("params", "optimizer", "gradients", "activations", "total"))
+    shown = [f"{size / GIB:.2f}" for size in sizes]
+    fits = "yes" if r["fits"] else "no"
+    config = f"{_RENAMED[name]}:{variant}"
+    rows.append((config, r["target"], r["compiled_for"], *shown, fits))
+  return report.markdown(head, rows)
+
+
+def _losses(*starts: str) -> str:
+  rows = [
+    (r["name"], *(f"{x['ratio']:.2f} ({x['low']:.2f} - {x['high']:.2f})" for x in (r["cpu"], r["wall"])))
+    for start in starts
+    for r in lines("cpu_losses.jsonl")
+    if r["name"].startswith(start)
+  ]  # fmt: skip
+  return report.markdown(("case", "processor time", "by the clock"), rows)
+
+
+def prepared() -> str:
+  """Parameters prepared for decoding."""
+  return _losses("decode ", "prepare ", "head ")
+
+
+def cached() -> str:
+  """Attention over a cache in chunks."""
+  return _losses("cache ")
+
+
+def overhead() -> str:
+  """Samplers' loops against their forwards."""
+  return _losses("overhead ")
+
+
+def update() -> str:
+  """The SBD update."""
+  return _losses("logits ", "sbd over ntp ")
+
+
+def training_attention() -> str:
+  """Attention in training."""
+  return _losses("training attention ", "length ")
+
+
+def narrow() -> str:
+  """Weights kept in fewer bits."""
+  return _losses("bfloat16 ", "int8 ")
+
+
+def _peers(number: int) -> str:
+  head = (
+    "contestant", "threads", "tokens/s", "our AR / it", "tokens per forward",
+    "share of read bandwidth",
+  )  # fmt: skip
+  rows = [
+    (
+      r["contestant"],
+      r["threads"],
+      ranged(r, 1),
+      f"{r['ratio']:.2f} [{r['ratio_low']:.2f}, {r['ratio_high']:.2f}]",
+      f"{r['tokens_per_forward']:.2f}",
+      f"{r['of_read']:.0%}",
+    )
+    for r in lines("peers_cpu.jsonl")[number]["rows"]
+  ]
+  return report.markdown(head, rows)
+
+
+def peer(number: int, contestant: str) -> dict[str, Any]:
+  """A contestant of a line of peers_cpu.jsonl."""
+  (found,) = [r for r in lines("peers_cpu.jsonl")[number]["rows"] if r["contestant"] == contestant]
+  return found
+
+
+def peers_110m() -> str:
+  """peers_cpu.jsonl, first line."""
+  return _peers(0)
+
+
+def peers_260k() -> str:
+  """peers_cpu.jsonl, second line."""
+  return _peers(1)
+
+
+def peers_blocks() -> str:
+  """peers_cpu.jsonl, third line."""
+  return _peers(2)
+
+
+def training() -> str:
+  """training_cpu.jsonl."""
+  head = ("L", "V", "parameters, millions", "ms an update", "peak MiB", "compile, processor s")
+  (record,) = lines("training_cpu.jsonl")
+  rows = []
+  for r in record["rows"]:
+    seconds, low, high = (f"{1000 * r[name]:.1f}" for name in ("seconds", "low", "high"))
+    size = f"{r['num_params'] / 1e6:.2f}"
+    peak, compiled = f"{r['peak_bytes'] / MIB:.0f}", f"{r['compile_cpu_seconds']:.0f}"
+    rows.append(
+      (r["length"], f"{r['vocab_size']:,}", size, f"{seconds} ({low}-{high})", peak, compiled)
+    )
+  return report.markdown(head, rows)
+
+
+def attention() -> str:
+  """attention_cpu.jsonl, training."""
+  (record,) = lines("attention_cpu.jsonl")
+  found = {(r["length"], r["work"], r["backend"]): r for r in record["training"]["rows"]}
+  ms = lambda r: f"{1e3 * r['seconds']:.1f} ({1e3 * r['low']:.1f}-{1e3 * r['high']:.1f})"
+  rows = []
+  for length in dict.fromkeys(length for length, _, _ in found):
+    works = ("forward", "forward+backward")
+    cells = [ms(found[length, work, of]) for work in works for of in ("xla", "xla_dense")]
+    rows.append((length, f"{cells[0]} ms", *cells[1:]))
+  head = ("L", "forward, xla", "xla_dense", "forward+backward, xla", "xla_dense")
+  return report.markdown(head, rows)
+
+
+def sizes() -> str:
+  """decoding_sizes_cpu.jsonl."""
+  rows = [r for record in lines("decoding_sizes_cpu.jsonl") for r in record["rows"]]
+  head = ("decoder", "batch", "tokens/s", "TPF", "ms a step", "ms a forward", "overhead")
+  cells = [
+    (
+      " ".join(r["decoder"].split()[:2]),
+      r["batch_size"],
+      ranged(r),
+      f"{r['tokens'] / r['batch_size'] / r['nfe']:.2f}",
+      f"{1e3 * r['step_seconds']:.2f}",
+      f"{1e3 * r['forward_seconds']:.2f}",
+      f"{r['overhead']:+.0%} ({r['overhead_low']:+.0%} to {r['overhead_high']:+.0%})",
+    )
+    for r in rows
+  ]
+  return report.markdown(head, cells)
+
+
+def compiling() -> str:
+  """compile_cpu.jsonl."""
+  (record,) = lines("compile_cpu.jsonl")
+  found: dict[str, list[str]] = {}
+  for r in record["rows"]:
+    found.setdefault(r["program"], []).append(f"{r['seconds']:.1f}")
+  rows = [(name, *seconds) for name, seconds in found.items()]
+  return report.markdown(("program", "2 layers", "32 layers"), rows)
+
+
+def opening() -> float:
+  """Peak memory of opening a checkpoint, above what was held before / bytes of its parameters."""
+  (record,) = lines("loading_cpu.jsonl")
+  return (record["peak"] - record["before"]) / record["bytes"]
+
+
+def startup(part: str) -> tuple[float, float, float]:
+  """(median, low, high) of a part of startup_cpu.jsonl."""
+  (record,) = lines("startup_cpu.jsonl")
+  return tuple(record[part][name] for name in ("median", "low", "high"))
+
+
+TABLES: Sequence[Any] = (
+  decoding, dry_run, prepared, cached, overhead, update, training_attention, narrow, peers_110m,
+  peers_260k, peers_blocks, training, attention, sizes, compiling,
+)  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+  argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
+  for table in TABLES:
+    print(f"{table.__doc__}\n\n{table()}\n")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,135 @@
+"""Tables of the project's front page, from the records of the experiments.
+
+python experiments/front_page.py      # prints them; experiments/tables.py writes them
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import pathlib
+import sys
+from types import ModuleType
+
+from sbdjax.evals import paired, report
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@functools.cache
+def of(name: str) -> ModuleType:
+  """The tables of an experiment."""
+  spec = importlib.util.spec_from_file_location(name.replace("/", "_"), HERE / f"{name}.py")
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+sbd, verified = of("sbd_stories260k/tables"), of("sbd_verified/table")
+freedave, jacobi = of("freedave_stories260k/tables"), of("jacobi_stories260k/tables")
+text8, protein = of("ssmd_text8/tables"), of("ssmd_protein/tables")
+smollm2, benchmarks = of("smollm2/tables"), of("benchmarks/tables")
+
+# EB decoding with bounds that pay, and verified decoding.
+_SHOWN = (0.0, 0.1, 0.2, 0.4, 0.8)
+
+
+def decoding() -> str:
+  """Decoders of one model, all of one run on the same prompts."""
+  rows = []
+  for row in sbd.points():
+    decoder = row["settings"]["decoder"]
+    rule = decoder.get("rule", "eb_entropy")
+    if rule == "eb_entropy" and decoder.get("gamma", 0.0) in _SHOWN:
+      rows.append(
+        (
+          sbd.name_of(row).replace("entropy bound, ", ""),
+          paired.tokens_per_forward(row).shown(2),
+          paired.judge_nll(row).shown(3),
+          report.against(row, sbd.ar()),
+          paired.repetition(row).shown(2),
+          f"{row['distinct_2']:.3f}",
+        )
+      )
+  head = ("decoding", "tokens per forward", "judge NLL", "against AR", "repeats", "distinct-2")
+  return report.markdown(head, rows)
+
+
+def by_the_clock() -> str:
+  """The fastest lossless decoding of the small model on a CPU beside AR, from one run in turns."""
+  fastest = verified.fastest()
+  if fastest is not None:
+    name, ratio = fastest
+    return f"by the clock of two CPU cores the fastest of them ({name}) has {ratio.shown(2)} times AR's tokens/s"
+  found = benchmarks.peer(2, "ours, sbd_verified drafting=fused block_size=4")
+  bounds = f"[{found['ratio_low']:.2f}, {found['ratio_high']:.2f}]"
+  return (
+    "by the clock of two CPU cores a loss: AR is "
+    f"{found['ratio']:.2f} {bounds} times as fast as the fastest of them ([benchmarks](experiments/benchmarks/README.md))"
+  )
+
+
+def results() -> str:
+  """What came out of each experiment, losses included."""
+  fewer, ratio = freedave.fewer, jacobi.tpf
+  no_residual, two_causal = (
+    text8.at_likelihood("ablations/likelihood.jsonl", name)
+    for name in ("no_residual", "two_causal")
+  )
+  spelled, likely = text8.at_spelling(), text8.at_likelihood()
+  low, high = protein.spread()
+  said = {
+    "sbd_stories260k": (
+      "SBD as in the table above: the entropy bound costs more than on the prompts it was tried on; the "
+      f"next-token term keeps the model ({100 * sbd.above_ntp('SBD'):+.1f} % validation loss, without it "
+      f"{100 * sbd.above_ntp('SBD w/o NTP term'):+.0f} %)"
+    ),
+    "sbd_verified": (
+      "AR's text token for token with up to "
+      f"{sbd.verified(drafting='fan_out', block_size=8, candidates=True).shown(2)} tokens per forward; "
+      + by_the_clock()
+    ),
+    "freedave_stories260k": (
+      f"static decoding's text with {fewer(4, 'freedave d=8 tree eager reuse_verified_kv'):.1f} (blocks of 4) "
+      f"and {fewer(16, 'freedave d=4 tree eager reuse_verified_kv'):.1f} (of 16) times fewer forwards; without "
+      f"eager drafts and carried blocks {fewer(4, 'freedave d=4 tree'):.1f} and "
+      f"{fewer(16, 'freedave d=8 tree'):.2f}"
+    ),
+    "jacobi_stories260k": (
+      f"{ratio():.2f} tokens per forward against {ratio(jacobi.ORIGINAL):.2f} before forcing, "
+      f"{ratio(decoding='window + recycling'):.2f} with window and recycling; **a loss twice**: the forced "
+      f"model's own text gets worse (judge NLL {jacobi.nll(jacobi.FORCED[2]):.2f} against "
+      f"{jacobi.nll(jacobi.ORIGINAL):.2f}), and CLLM* beats it ({ratio(jacobi.CLLM):.2f} tokens per forward at "
+      f"{jacobi.nll(jacobi.CLLM):.2f}, against {ratio(jacobi.FORCED[1]):.2f} at "
+      f"{jacobi.nll(jacobi.FORCED[1]):.2f} after as many updates), the opposite of the paper at 7B"
+    ),
+    "ssmd_text8": (
+      f"masked diffusion (MDM) needs {spelled[0]:.1f} to {spelled[1]:.1f} times the NFE of SSMD at equal spelling "
+      f"accuracy, {likely[0]:.1f} to {likely[1]:.1f} times at equal likelihood; **both ablations fall below "
+      f"MDM** ({no_residual[0]:.1f} to {no_residual[1]:.1f} times without output residual, {two_causal[0]:.1f} "
+      f"to {two_causal[1]:.1f} with two causal blocks), the paper's only below the full model"
+    ),
+    "ssmd_protein": (
+      "a causal block on a frozen protein model: its trunk alone needs "
+      f"{low:.1f} to {high:.1f} times the NFE at equal likelihood. **Fragile**: the curve is flat there, and "
+      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats a residue worse "
+      f"(standard error over proteins: {protein.stderr():.2f})"
+    ),
+    "benchmarks": (
+      "decoding, training, compile time and memory; rooflines and dry runs of full-size configs"
+    ),
+  }
+  rows = [(f"[{name}](experiments/{name}/README.md)", text) for name, text in said.items()]
+  return report.markdown(("experiment", "result"), rows)
+
+
+def main(argv: list[str] | None = None) -> int:
+  argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
+  print(decoding(), results(), sep="\n\n")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,113 @@
+"""Figures of this folder's page, from its records; `report.py` writes tables.md.
+
+python experiments/ssmd_text8/tables.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import pathlib
+import sys
+from typing import Any
+
+from sbdjax.evals import equal_quality, report
+
+HERE = pathlib.Path(__file__).resolve().parent
+ABLATIONS = {
+  "MDM": "MDM", "SSMD": "SSMD", "no_residual": "without output residual",
+  "two_causal": "two causal blocks",
+}  # fmt: skip
+# The setting that the table of ablations shows.
+SETTING = {"n_inner": 1, "dtau": 0.083}
+
+
+@functools.cache
+def lines(name: str) -> list[dict[str, Any]]:
+  """Records of a file of this folder."""
+  return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
+
+
+def likelihood_curves(name: str) -> dict[str, list[tuple[float, float]]]:
+  """Model -> (exact mean NFE, bits a character of its sampler, negated); windows that grow, or steps."""
+  found: dict[str, list[tuple[float, float]]] = {}
+  for x in lines(name):
+    if "mean_nfe" in x and x.get("dtau", 0.0) < 1:
+      found.setdefault(x["label"], []).append((x["mean_nfe"], -x["bits_per_character"]))
+  return {label: sorted(curve) for label, curve in found.items()}
+
+
+def at_likelihood(name: str = "likelihood.jsonl", label: str = "SSMD") -> tuple[float, float]:
+  """NFE of MDM at a model's likelihoods / its own: the smallest and the largest ratio."""
+  curves = likelihood_curves(name)
+  found = equal_quality.compare({"MDM": curves["MDM"], label: curves[label]}, ["MDM"])
+  return min(x.ratio for x in found), max(x.ratio for x in found)
+
+
+def at_spelling() -> tuple[float, float]:
+  """The same at equal spelling accuracy."""
+  curves: dict[str, list[tuple[float, float]]] = {}
+  for x in lines("points.jsonl"):
+    if "nfe" in x:
+      curves.setdefault(x["settings"]["label"], []).append((x["nfe"], x["spelling"]))
+  found = equal_quality.compare({k: sorted(v) for k, v in curves.items()}, ["MDM"])
+  return min(x.ratio for x in found), max(x.ratio for x in found)
+
+
+def last(label: str, metric: str) -> float:
+  """The last value of a curve of the ablations."""
+  found = [
+    x["value"] for x in lines("ablations/curves.jsonl")
+    if x["run"] == label and x["metric"].endswith(metric)
+  ]  # fmt: skip
+  return found[-1]
+
+
+def ablations() -> str:
+  """Short trainings that differ in one part each."""
+  curves = likelihood_curves("ablations/likelihood.jsonl")
+  rows: list[tuple[Any, ...]] = []
+  for label, name in ABLATIONS.items():
+    if label == "MDM":
+      rows.append((name, f"{last(label, 'eval/nelbo'):.3f}", *[None] * 6))
+      continue
+    (at,) = [
+      x for x in lines("ablations/likelihood.jsonl")
+      if x["label"] == label and {k: x.get(k) for k in SETTING} == SETTING
+    ]  # fmt: skip
+    (sampled,) = [
+      x for x in lines("ablations/points.jsonl")
+      if x["settings"]["label"] == label
+      and {k: x["settings"]["decoder"].get(k) for k in SETTING} == SETTING
+    ]  # fmt: skip
+    bits, cost = at["bits_per_character"], at["mean_nfe"]
+    other = equal_quality.cost_at(curves["MDM"], -bits)
+    rows.append(
+      (
+        name,
+        f"{last(label, 'eval/draft_nelbo'):.3f}",
+        f"{last(label, 'eval/target_nelbo'):.3f}",
+        f"{sampled['acceptance']:.3f}",
+        f"{bits:.3f}",
+        f"{cost:.1f}",
+        f"{other:.1f}",
+        "{:.1f} to {:.1f}".format(*at_likelihood("ablations/likelihood.jsonl", label)),
+      )
+    )
+  head = (
+    "1,000 updates", "draft, bits", "target, bits", "accepted, N = 1, Δτ = 0.083",
+    "bits per character there", "NFE there", "NFE MDM needs for that",
+    "MDM's NFE / its own, all settings",
+  )  # fmt: skip
+  return report.markdown(head, rows)
+
+
+def main(argv: list[str] | None = None) -> int:
+  argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
+  print(ablations())
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,225 @@
+"""Ties every figure of the READMEs to a record: writes their tables, and checks what the prose says.
+
+  python experiments/tables.py --write     # tables anew, from the records
+  python experiments/tables.py --check     # says what differs; exit code 1 where anything does
+
+Two kinds of comments, which a reader of the page does not see:
+
+  <!-- table: sbd_stories260k/tables.py gammas -->     what stands from here to `<!-- end -->` is what the
+                                                       function gives: Markdown, from the records
+  <!-- figures, sbd_stories260k/tables.py: +7 % = cost(0.1); 1.67 = tpf(gamma=0.1) -->
+                                                       of the paragraph before: each figure is in it as
+                                                       it stands here, and is the expression's value
+
+An expression is evaluated among the functions of that file, which read the records. It gives a number or
+several (an interval), as many as the figure has, rounded as the figure is; of a figure with a % sign a
+hundred times that. `<!-- no record: 60; eq. 8 -->` names figures of the paragraph before that are settings,
+names or quotations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+EXPERIMENTS = ROOT / "experiments"
+# Files whose every figure is tied; of the front page the part before this heading.
+WHOLE = ("README.md", "experiments/sbd_stories260k/README.md", "experiments/sbd_verified/README.md")
+FRONT_PAGE_ENDS = "\n## Methods"
+
+_TABLE = re.compile(r"<!-- table: (\S+) (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+_FIGURES = re.compile(r"<!-- figures, (\S+): (.*?) -->", re.DOTALL)
+_NO_RECORD = re.compile(r"<!-- no record: (.*?) -->", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+# What stands in code, in headings and under pictures, and where links lead, is no figure.
+_NO_PROSE = re.compile(
+  r"```.*?```|`[^`\n]*`|!\[[^]]*\]\([^)]*\)|\]\([^)]*\)|^\|[-| ]*\|$|^#[^\n]*$",
+  re.DOTALL | re.MULTILINE,
+)
+# Not those in names, like 260K.
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|[KMB])")
+
+
+class Problem(NamedTuple):
+  """Something on a page that no record says.
+
+  Attributes:
+    page: path below the project's root.
+    message: what, and what to do.
+  """
+
+  page: str
+  message: str
+
+
+@functools.cache
+def module_of(name: str) -> ModuleType:
+  """The Python file `name` below experiments/."""
+  spec = importlib.util.spec_from_file_location(name.replace("/", "_")[:-3], EXPERIMENTS / name)
+  if spec is None or spec.loader is None or not (EXPERIMENTS / name).is_file():
+    raise FileNotFoundError(f"experiments/{name}, which a page names, does not exist")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def pages() -> list[pathlib.Path]:
+  """The front page, and that of every experiment."""
+  return [ROOT / "README.md", *sorted(EXPERIMENTS.glob("*/README.md"))]
+
+
+@functools.cache
+def table_of(file: str, function: str) -> str:
+  """What a function of a file makes of the records."""
+  return getattr(module_of(file), function)().strip("\n")
+
+
+def with_tables(text: str) -> str:
+  """`text` with its tables written anew."""
+
+  def written(found: re.Match) -> str:
+    file, function, _ = found.groups()
+    return f"<!-- table: {file} {function} -->\n{table_of(file, function)}\n<!-- end -->"
+
+  return _TABLE.sub(written, text)
+
+
+def numbers(text: str) -> list[str]:
+  """The numbers in a text, as they are written."""
+  return [found.rstrip(",") for found in _NUMBER.findall(text)]
+
+
+def flat(value: Any) -> list[float]:
+  """A number, or those of a tuple, as a list."""
+  return [float(x) for x in value] if isinstance(value, tuple | list) else [float(value)]
+
+
+def is_value(written: str, value: float) -> bool:
+  """Whether a number is `value` rounded as it is."""
+  plain = written.replace(",", "")
+  if "e" in plain:
+    digits = len(plain.split("e")[0].partition(".")[2])
+    return float(plain) == float(f"{value:.{digits}e}")
+  return float(plain) == float(f"{value:.{len(plain.partition('.')[2])}f}")
+
+
+def check_figure(figure: str, expression: str, names: dict[str, Any]) -> str:
+  """Why a figure is not the expression's value; empty: it is."""
+  scale = 100 if "%" in figure else 1
+  values = [scale * x for x in flat(eval(expression, dict(names)))]
+  found = numbers(figure)
+  if len(found) != len(values) or not all(map(is_value, found, values)):
+    shown = ", ".join(f"{x:.6g}" for x in values)
+    return f"{figure!r} is not {expression}, which is {shown}"
+  return ""
+
+
+class Paragraph(NamedTuple):
+  """A part of a page, up to the comments about it.
+
+  Attributes:
+    prose: without comments, code and tables that are written by `with_tables`.
+    figures: (file, figure, expression) of its comments.
+    no_record: figures that need none.
+  """
+
+  prose: str
+  figures: list[tuple[str, str, str]]
+  no_record: list[str]
+
+
+def paragraphs(text: str) -> Iterator[Paragraph]:
+  """A page cut behind every comment, or group of comments, about figures."""
+  text = _TABLE.sub("", text)
+  cut = re.compile(rf"((?:(?:{_FIGURES.pattern}|{_NO_RECORD.pattern})\s*)+)", re.DOTALL)
+  first = 0
+  for found in cut.finditer(text):
+    yield _paragraph(text[first : found.start()], found.group(0))
+    first = found.end()
+  yield _paragraph(text[first:], "")
+
+
+def _paragraph(prose: str, comments: str) -> Paragraph:
+  figures = [
+    (file, *(part.strip() for part in entry.split(" = ", 1)))
+    for file, entries in _FIGURES.findall(comments)
+    for entry in entries.split(";")
+  ]
+  no_record = [part.strip() for of in _NO_RECORD.findall(comments) for part in of.split(";")]
+  return Paragraph(_NO_PROSE.sub(" ", _COMMENT.sub("", prose)), figures, no_record)
+
+
+def _has(prose: str, figure: str) -> re.Match | None:
+  """Where a figure stands by itself, lines broken anywhere."""
+  words = r"\s+".join(map(re.escape, figure.split()))
+  return re.search(rf"(?<![\w.,+-]){words}(?![\d]|[.,]\d)", prose)
+
+
+def check_paragraph(paragraph: Paragraph, whole: bool) -> Iterator[str]:
+  """What is wrong with its figures.
+
+  Args:
+    whole: every number must be tied, too.
+  """
+  prose = paragraph.prose
+  for file, figure, expression in paragraph.figures:
+    if not _has(paragraph.prose, figure):
+      yield f"{figure!r} of a comment is not in the paragraph before it: {prose.strip()[-80:]!r}"
+      continue
+    problem = check_figure(figure, expression, vars(module_of(file)))
+    if problem:
+      yield problem
+  if whole:
+    named = [figure for _, figure, _ in paragraph.figures] + paragraph.no_record
+    for figure in sorted(named, key=len, reverse=True):
+      while found := _has(prose, figure):
+        prose = prose[: found.start()] + " " + prose[found.end() :]
+    for number in _NUMBER.finditer(prose):
+      around = prose[max(0, number.start() - 40) : number.end() + 40]
+      yield f"no record is named for {number.group(0)!r} in {' '.join(around.split())!r}"
+
+
+def problems(name: str, text: str) -> Iterator[Problem]:
+  """What a page says that its records do not.
+
+  Args:
+    name: its path below the project's root.
+    text: of it.
+  """
+  for found in _TABLE.finditer(text):
+    if with_tables(found.group(0)) != found.group(0):
+      message = f"the table {found.group(1)} {found.group(2)} is not what the records say"
+      yield Problem(name, f"{message}: python experiments/tables.py --write")
+  tied, _, rest = text.partition(FRONT_PAGE_ENDS) if name == "README.md" else (text, "", "")
+  for part, whole in ((tied, name in WHOLE), (rest, False)):
+    for paragraph in paragraphs(part):
+      yield from (Problem(name, message) for message in check_paragraph(paragraph, whole))
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  what = parser.add_mutually_exclusive_group(required=True)
+  what.add_argument("--check", action="store_true", help="say what differs")
+  what.add_argument("--write", action="store_true", help="write the tables anew, then check")
+  parser.add_argument("pages", nargs="*", type=pathlib.Path, help="READMEs; default: all")
+  args = parser.parse_args(argv)
+  found = []
+  for page in [path.resolve() for path in args.pages] or pages():
+    if args.write:
+      page.write_text(with_tables(page.read_text()))
+    found += problems(page.relative_to(ROOT).as_posix(), page.read_text())
+  for problem in found:
+    print(f"{problem.page}: {problem.message}")
+  return 1 if found else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
