@@ -106,5 +106,7 @@ def test_numbers_are_compared_as_they_are_rounded(written, value, same):
 
 
 def test_what_counts_as_a_number():
-  text = "stories260K has 260K weights, 4.2M tokens, +6.4 % of 1,024, [0.5, -0.7], 2.07 / 1.04, x.1, 3x."
+  text = (
+    "stories260K has 260K weights, 4.2M tokens, +6.4 % of 1,024, [0.5, -0.7], 2.07 / 1.04, x.1, 3x."
+  )
   assert tables.numbers(text) == ["+6.4", "1,024", "0.5", "-0.7", "2.07", "1.04", "3"]
