@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from sbdjax import plain_json
 from sbdjax.appending import append_line
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained
@@ -112,5 +111,5 @@ class JsonLines:
 
   def append(self, record: dict[str, Any]) -> None:
     """Adds one record after all others, those of other processes too, and waits for the disk."""
-    append_line(self.path, plain_json.dumps(record))
+    append_line(self.path, json.dumps(record, allow_nan=False))
     self.records.append(record)

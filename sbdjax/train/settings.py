@@ -138,7 +138,7 @@ def parse_settings(config: Section) -> Settings:
     _check_section(fields, name)
   loss = dict(fields["loss"])
   loss_name = loss.pop("name")
-  given = fields | {"loss": loss}
+  given = {**fields, "loss": loss}
   built: dict[str, Any] = {
     name: to_dataclass(cls, given.get(name, {}), name)
     for name, cls in sections.items()

@@ -177,7 +177,7 @@ def test_a_record_of_an_adapter_is_read_back():
   config = models.config(mask_id=MASK, adapter=dict(rank=4))
   assert config.adapter == AdapterConfig(4, 16.0, adapter.PROJECTIONS) and hash(config)
   assert from_record(json.loads(json.dumps(dataclasses.asdict(config)))) == config
-  with pytest.raises(TypeError):
+  with pytest.raises(UsageError, match="model.adapter.ranks"):
     from_record({**dataclasses.asdict(config), "adapter": {"ranks": 4}})
 
 
