@@ -272,7 +272,7 @@ def end_of_text(tokens):
 
 @pytest.mark.long
 def test_a_row_ends_with_the_token_that_completes_a_stop_string(run):
-  stopped = 0
+  stopped = saved = 0
   for seed in (0, 1, 2):
     plain, order = run.decode(NO_LIMITS, seed=seed), np.roll(np.arange(len(PROMPTS)), seed)
     cut = run.decode_until(order, seed)
@@ -287,8 +287,9 @@ def test_a_row_ends_with_the_token_that_completes_a_stop_string(run):
         assert all(t == EOS[0] for t, step in zip(tokens, steps, strict=True) if step == -1)
       else:
         assert len(tokens) == n and nfe == max(steps) + 1
-      stopped += by_string
-  assert stopped
+      stopped, saved = stopped + by_string, saved + (by_string and nfe < all_nfe)
+  # What sees the end of its canvas may fill it at once; nothing else pays for what is left out.
+  assert stopped and (saved or run.case.sees_limit)
 
 
 def test_what_stands_behind_a_prompt_does_not_matter(run):
