@@ -24,7 +24,7 @@ def test_no_figure_can_be_changed_unseen(page):
   skipped = (tables._COMMENT, tables._NO_PROSE)
   hidden = [found.span() for pattern in skipped for found in pattern.finditer(tied)]
   numbers = [
-    m for m in re.finditer(r"\d+\.\d+(?!\d)", tied)
+    m for m in re.finditer(r"\d+\.\d+(?![\dKMB])", tied)
     if not any(first <= m.start() < last for first, last in hidden)
   ]  # fmt: skip
   plain = {x for paragraph in tables.paragraphs(tied) for x in paragraph.no_record}
@@ -106,5 +106,7 @@ def test_numbers_are_compared_as_they_are_rounded(written, value, same):
 
 
 def test_what_counts_as_a_number():
-  text = "stories260K has 260K weights, 4.2M tokens, +6.4 % of 1,024, [0.5, -0.7], 2.07 / 1.04, x.1, 3x."
+  text = (
+    "stories260K has 260K weights, 4.2M tokens, +6.4 % of 1,024, [0.5, -0.7], 2.07 / 1.04, x.1, 3x."
+  )
   assert tables.numbers(text) == ["+6.4", "1,024", "0.5", "-0.7", "2.07", "1.04", "3"]
