@@ -7,6 +7,7 @@ left is the difference between them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -94,13 +95,50 @@ def _draws(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
     yield rng.integers(count, size=(min(rows, resamples - first), count))
 
 
+def _drawn_sums(columns_CxN: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+  """[C, resamples]: the sums of each column over the texts drawn."""
+  count = columns_CxN.shape[1]
+  few = count * resamples <= _CHUNK
+  all_times = (_few_times if few else _times)(count, resamples, seed)
+  return np.concatenate([columns_CxN @ times_RxN.T for times_RxN in all_times], axis=-1)
+
+
+def _times(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+  """How often each text was drawn, [some, count]."""
+  for index_RxN in _draws(count, resamples, seed):
+    rows = len(index_RxN)
+    flat = (index_RxN + count * np.arange(rows)[:, None]).ravel()
+    yield np.bincount(flat, minlength=rows * count).reshape(rows, count).astype(float)
+
+
+@functools.lru_cache(maxsize=2)  # tables ask for hundreds of intervals over the same texts
+def _few_times(count: int, resamples: int, seed: int) -> list[np.ndarray]:
+  return list(_times(count, resamples, seed))
+
+
+def of_sums(
+  columns: Sequence[Sequence[float]] | np.ndarray,
+  statistic: Statistic,
+  resamples: int = RESAMPLES,
+  seed: int = 0,
+  share: float = SHARE,
+) -> Interval:
+  """`interval` of a statistic of the columns' sums, which it is called with; the same draws."""
+  columns_CxN = np.asarray(columns, float)
+  if not columns_CxN.shape[1]:
+    raise ValueError("there is nothing to draw from")
+  found_R = statistic(*_drawn_sums(columns_CxN, resamples, seed))
+  low, high = np.quantile(found_R, [(1 - share) / 2, (1 + share) / 2])
+  return Interval(float(statistic(*columns_CxN.sum(axis=1))), float(low), float(high))
+
+
 def ratio_of_sums(over: Sequence[float], under: Sequence[float], **how: Any) -> Interval:
   """sum(over) / sum(under), as tokens per forward; a number for each text in both.
 
   Args:
     how: `resamples`, `seed` and `share` of `interval`.
   """
-  return interval([over, under], lambda a, b: a.sum(-1) / b.sum(-1), **how)
+  return of_sums([over, under], lambda a, b: a / b, **how)
 
 
 def paired_ratio(
@@ -115,9 +153,7 @@ def paired_ratio(
   The same texts are drawn for both.
   """
   columns = [over, under, reference_over, reference_under]
-  return interval(
-    columns, lambda a, b, c, d: (a.sum(-1) / b.sum(-1)) / (c.sum(-1) / d.sum(-1)), **how
-  )
+  return of_sums(columns, lambda a, b, c, d: (a / b) / (c / d), **how)
 
 
 def relative_difference(

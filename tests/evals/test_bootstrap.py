@@ -64,10 +64,15 @@ def test_95_of_100_intervals_hold_what_is_true():
 
 def test_resamples_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
   values = np.random.default_rng(0).normal(size=7)
-  at_once = bootstrap.interval(values, resamples=50)
+  ways = (
+    lambda **how: bootstrap.interval(values, resamples=50, **how),
+    lambda **how: bootstrap.ratio_of_sums(values, np.ones(7), resamples=50, **how),
+  )
+  at_once = [way() for way in ways]
+  assert at_once[0] == pytest.approx(at_once[1])  # a mean in two ways: the same texts are drawn
   monkeypatch.setattr(bootstrap, "_CHUNK", 21)
-  assert bootstrap.interval(values, resamples=50) == at_once
-  assert bootstrap.interval(values, resamples=50, seed=1) != at_once
+  assert [way() for way in ways] == [pytest.approx(found) for found in at_once]
+  assert [way(seed=1) for way in ways] != at_once
 
 
 def test_shown():

@@ -24,7 +24,7 @@ def test_no_figure_can_be_changed_unseen(page):
   skipped = (tables._COMMENT, tables._NO_PROSE)
   hidden = [found.span() for pattern in skipped for found in pattern.finditer(tied)]
   numbers = [
-    m for m in re.finditer(r"\d+\.\d+(?!\d)", tied)
+    m for m in re.finditer(r"\d+\.\d+(?![\dKMB])", tied)
     if not any(first <= m.start() < last for first, last in hidden)
   ]  # fmt: skip
   plain = {x for paragraph in tables.paragraphs(tied) for x in paragraph.no_record}
