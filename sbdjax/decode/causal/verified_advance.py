@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +26,36 @@ from sbdjax.decode.causal.acceptance import (
   shown,
   slots,
 )
-from sbdjax.decode.causal.drafting import Drafts
+from sbdjax.decode.causal.drafting import Drafting, Drafts
+from sbdjax.decode.causal.lookup import Lookup
 from sbdjax.decode.causal.verified_forward import Forwarded, Tree, VerifiedState, forward
-from sbdjax.decode.verify import draft_key
+from sbdjax.decode.tokens import TokenSampler
+from sbdjax.decode.verify import VerifyRule, draft_key
 from sbdjax.lm import LM
 
-if TYPE_CHECKING:
-  from sbdjax.decode.causal.verified_sbd import VerifiedSBD
+
+class Settings(Protocol):
+  """What a forward needs to know of the method, which is `verified_sbd.VerifiedSBD`."""
+
+  @property
+  def block_size(self) -> int: ...
+  @property
+  def drafting(self) -> Drafting: ...
+  @property
+  def candidates(self) -> bool: ...
+  @property
+  def lookup(self) -> Lookup: ...
+  @property
+  def verify(self) -> VerifyRule: ...
+  @property
+  def token(self) -> TokenSampler: ...
+  @property
+  def num_drafts(self) -> int: ...
+  @property
+  def most_drafts(self) -> int: ...
 
 
-def no_drafts(method: VerifiedSBD, batch: int, vocab_size: int) -> Drafts:
+def no_drafts(method: Settings, batch: int, vocab_size: int) -> Drafts:
   """Drafts of rows that have none."""
   shape, choices = (batch, method.num_drafts), 1 + method.candidates
   return Drafts(
@@ -68,7 +88,7 @@ class Advanced(NamedTuple):
 
 
 def advance(
-  method: VerifiedSBD, lm: LM, limits: Limits, params: Any, state: VerifiedState, tree: Tree
+  method: Settings, lm: LM, limits: Limits, params: Any, state: VerifiedState, tree: Tree
 ) -> Advanced:
   """One forward: verifies drafts, appends what is accepted, and takes the drafts after it."""
   out, drafts, k, m = state.out, state.drafts, method.block_size, tree.num_chain - 1
@@ -160,7 +180,7 @@ def predict(lm: LM, params: Any, forwarded: Forwarded) -> Predicted:
 
 
 def verified(
-  method: VerifiedSBD,
+  method: Settings,
   keys_BxT: jax.Array,
   draft_BxM: jax.Array,
   count_B: jax.Array,
@@ -175,14 +195,14 @@ def verified(
   return Verified(draft_BxM, count_B, verdict.n_accepted_B, verdict.token_B)
 
 
-def stored_by(method: VerifiedSBD) -> int:
+def stored_by(method: Settings) -> int:
   """Tokens of a forward that may enter the cache: chain, branch and second choices."""
   seconds = method.num_drafts if method.candidates else 0
   return 1 + method.num_drafts + method.lookup.width + seconds
 
 
 def take_second(
-  method: VerifiedSBD,
+  method: Settings,
   lm: LM,
   params: Any,
   drafts: Drafts,
@@ -206,7 +226,7 @@ def take_second(
 
 
 def draft(
-  method: VerifiedSBD,
+  method: Settings,
   key_B: jax.Array,
   logits_BxMxV: jax.Array,
   position_BxM: jax.Array,
