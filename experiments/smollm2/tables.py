@@ -39,9 +39,25 @@ def recorded_kinds() -> str:
   return kinds_table(lines_of("points.jsonl"))
 
 
-def first_look() -> str:
-  """An earlier run, with the first adapter."""
-  return main_table(lines_of("first_look.jsonl"))
+def others() -> str:
+  """Other methods, in a run of their own on the first prompts."""
+  return main_table(lines_of("others.jsonl"))
+
+
+def others_prompts() -> int:
+  """How many there are."""
+  return lines_of("others.jsonl")[0]["kinds"]["all"]["prompts"]
+
+
+def tuned_ratio() -> tuple[float, float, float]:
+  """x AR of the setting that `tune` chose, on its own prompts: median and range over turns."""
+  ratio = json.loads((HERE / "tuned.json").read_text())["ratio"]
+  return ratio["median"], ratio["low"], ratio["high"]
+
+
+def cost(width: int) -> float:
+  """Of a forward of so many tokens, in units of one of a single token, as `tune` measured it."""
+  return json.loads((HERE / "tuned.json").read_text())["cost"][str(width)]
 
 
 def speed(method: str, kind: str = "all") -> tuple[float, float, float]:
