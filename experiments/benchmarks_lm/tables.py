@@ -18,6 +18,7 @@ from sbdjax.evals.tasks.run import Outcome, outcome
 # (its model card): task -> (metric of ours that is the nearest, per cent). ARC is the mean of both.
 PUBLISHED = {"hellaswag": ("acc_norm", 40.9), "piqa": ("acc_norm", 66.3)}
 PUBLISHED_ARC = ("acc_norm", 37.3)
+RECORDS = pathlib.Path(__file__).resolve().parent / "smollm2_135m.jsonl"
 # Metrics that are shares, shown in per cent.
 _SHARES = ("acc", "acc_norm", "acc_bytes")
 
@@ -91,6 +92,17 @@ def published_table(found: dict[str, Outcome], items: dict[str, list[dict[str, A
       f"| {name} | {metric} | {shown(metric, value)} | {theirs} % | {'yes' if inside else 'no'} |"
     )
   return "\n".join(rows) + "\n"
+
+
+def recorded() -> str:
+  """Every metric of the recorded tasks."""
+  return results_table(outcomes(read(RECORDS)[1]))
+
+
+def beside_authors() -> str:
+  """Recorded metrics beside those that the model's authors report."""
+  _, items = read(RECORDS)
+  return published_table(outcomes(items), items)
 
 
 def main() -> None:

@@ -59,8 +59,8 @@ def get_config():
   ))
 """
 # Values of a record that differ from run to run; and the means of training, which are of the updates
-# since the last line or the last start.
-_CLOCKED = ("seconds", "per_second", "time", "git_", "compile", "train/")
+# since the last line or the last start. Commands name the folder.
+_CLOCKED = ("seconds", "per_second", "time", "git_", "compile", "train/", "command")
 
 
 class Ended(NamedTuple):
