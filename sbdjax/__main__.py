@@ -12,6 +12,7 @@ if (
 import gc
 import importlib
 import sys
+from types import FrameType
 
 from sbdjax.cli import VERBS, compilation_cache
 from sbdjax.cli.common import run_main
@@ -38,11 +39,18 @@ def _dispatch(argv: list[str]) -> int:
   return importlib.import_module(VERBS[name].module).main(rest)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+  """Ctrl-C ends a verb in good order; a second one, while it does so, ends the process at once."""
+  del number, frame
+  signal.signal(signal.SIGINT, signal.SIG_DFL)
+  raise KeyboardInterrupt
+
+
 def main(argv: list[str] | None = None) -> int:
   """Runs one verb and returns the process's exit code."""
   if argv is not None:
     return run_main(_dispatch, argv)
-  signal.signal(signal.SIGINT, signal.default_int_handler)
+  signal.signal(signal.SIGINT, _interrupt)
   # Of a process of its own. Importing and tracing make many objects that live on: to look for
   # garbage among them as often as usual, and once more at the end, is a fifth of a short command.
   gc.set_threshold(10_000, 50, 100)

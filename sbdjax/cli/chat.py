@@ -13,6 +13,7 @@ red; /clear begins anew, /exit or Ctrl-D ends, Ctrl-C ends an answer. From a pip
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -194,6 +195,8 @@ def answer(
     if last is None or not console.is_terminal:
       raise
     view.close()
+    # A further Ctrl-C is not the second of this one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
   assert last is not None
   conversation.answered(last)
   spent = cost(last, conversation.kept_tokens)

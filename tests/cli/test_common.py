@@ -3,7 +3,9 @@
 import dataclasses
 import errno
 import importlib
+import os
 import re
+import signal
 import sys
 
 import pytest
@@ -281,3 +283,13 @@ def test_verbs_say_what_their_modules_say(capsys):
 def test_a_misspelt_verb_is_named(capsys):
   assert entry.main(["trian"]) == 2
   assert "unknown verb 'trian' (did you mean 'train'?)" in capsys.readouterr().err
+
+
+def test_a_second_interrupt_ends_the_process_at_once():
+  before = signal.signal(signal.SIGINT, entry._interrupt)
+  try:
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+  finally:
+    signal.signal(signal.SIGINT, before)
