@@ -30,7 +30,8 @@ def of(name: str) -> ModuleType:
 sbd, verified = of("sbd_stories260k/tables"), of("sbd_verified/table")
 freedave, jacobi = of("freedave_stories260k/tables"), of("jacobi_stories260k/tables")
 text8, protein = of("ssmd_text8/tables"), of("ssmd_protein/tables")
-smollm2, benchmarks = of("smollm2/tables"), of("benchmarks/tables")
+benchmarks = of("benchmarks/tables")
+benchmarks_lm = of("benchmarks_lm/tables")
 
 # EB decoding with bounds that pay, and verified decoding.
 _SHOWN = (0.0, 0.1, 0.2, 0.4, 0.8)
@@ -117,6 +118,7 @@ def results() -> str:
       f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats a residue worse "
       f"(standard error over proteins: {protein.stderr():.2f})"
     ),
+    "benchmarks_lm": benchmarks_lm.in_short(),
     "benchmarks": (
       "decoding, training, compile time and memory; rooflines and dry runs of full-size configs"
     ),

@@ -105,6 +105,24 @@ def beside_authors() -> str:
   return published_table(outcomes(items), items)
 
 
+def in_short() -> str:
+  """What came out, in a sentence."""
+  _, items = read(RECORDS)
+  found = outcomes(items)
+  average = arc_average(items, PUBLISHED_ARC[0])
+  assert average is not None
+  shares = {name: found[name].metrics[metric] for name, (metric, _) in PUBLISHED.items()}
+  beside = [(shares[name], theirs) for name, (_, theirs) in PUBLISHED.items()]
+  beside.append((average, PUBLISHED_ARC[1]))
+  inside = sum(ours.low <= theirs / 100 <= ours.high for ours, theirs in beside)
+  return (
+    f"SmolLM2-135M-Instruct on {len(found)} likelihood benchmarks, exact log-likelihoods: HellaSwag "
+    f"{shown('acc_norm', shares['hellaswag'])}, PIQA {shown('acc_norm', shares['piqa'])}, mean of ARC "
+    f"{shown('acc_norm', average)}; {inside} of the {len(beside)} figures that its authors report lie "
+    "inside the intervals"
+  )
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
