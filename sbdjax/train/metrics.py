@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
-from tensorboardX import SummaryWriter
 
 from sbdjax.errors import DivergedError
 from sbdjax.train.atomic_files import replace_text
+from sbdjax.train.event_file import EventFile
 
 FILE = "metrics.jsonl"
 Pairs = dict[str, tuple[float, float]]
@@ -67,7 +67,7 @@ class MetricsWriter:
     path = pathlib.Path(workdir) / FILE
     truncate(path, step)
     self._file = path.open("a")
-    self._events = SummaryWriter(str(workdir), purge_step=step + 1 if step else None, flush_secs=30)
+    self._events = EventFile(workdir, step + 1 if step else None)
     self._pending: dict[str, Any] = {}
 
   def write(self, step: int, values: dict[str, float]) -> None:
@@ -78,7 +78,7 @@ class MetricsWriter:
     self._pending = {"step": step} | self._pending | finite
     for name, value in finite.items():
       if value is not None:
-        self._events.add_scalar(name, value, step)
+        self._events.scalar(name, value, step)
 
   def flush(self) -> None:
     """Puts everything given so far into the files."""

@@ -311,7 +311,8 @@ def half_lines(campaign: Campaign, runs: int) -> Row:
 
 
 def clock(campaign: Campaign, runs: int) -> Row:
-  """A clock that jumps."""
+  """A clock that jumps. Orbax measures its timeouts by it, so a save may be refused; the same command
+  goes on from the one before."""
   del runs
   equal, well, problems = 0, 0, []
   for name in ("train", "sweep"):
@@ -320,11 +321,13 @@ def clock(campaign: Campaign, runs: int) -> Row:
     command[command.index("sbdjax")] = "tests.faults.clock"
     process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
     done = ended(process)
-    if done.code == 0 and done.clean:
+    refused = done.code == 1 and "cannot save step" in done.stderr
+    if done.clean and (done.code == 0 or refused):
       well += 1
-      equal += campaign.same(name, workdir)
     else:
       problems.append(f"exit {done.code}: {_last_line(done)}")
+    problems += campaign.finish(job, workdir)
+    equal += campaign.same(name, workdir)
   return Row("train, sweep: clock jumps", 2, well, f"{equal} of 2", "; ".join(problems))
 
 

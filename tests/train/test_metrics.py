@@ -7,6 +7,7 @@ import struct
 
 import jax.numpy as jnp
 import pytest
+from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 
 from sbdjax.errors import DivergedError
@@ -149,3 +150,15 @@ def test_a_file_that_cannot_be_written_keeps_its_old_text(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
   assert error.value.filename == str(path)
   assert [p.name for p in tmp_path.iterdir()] == ["config.json"] and path.read_text() == "old"
+
+
+def test_events_that_cannot_be_written_are_told_and_nothing_waits(tmp_path, monkeypatch):
+  writer = metrics.MetricsWriter(tmp_path, 0)
+
+  def full(self, event):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(EventsWriter, "write_event", full)
+  for step in range(1, 40):  # a queue would be full after ten
+    with pytest.raises(OSError, match="No space"):
+      writer.write(step, {"loss": 1.0})
