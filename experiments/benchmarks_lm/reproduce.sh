@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything recorded in this folder, from the project's root. DATA is the folder of the benchmarks'
-# files (eval, bench and wikitext2 in it). A run that was stopped goes on where it was.
+# files (eval, bench and wikitext2 in it). Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/benchmarks_lm
