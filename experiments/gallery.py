@@ -76,7 +76,10 @@ _SBD, _JACOBI, _TEXT8 = "sbd_stories260k", "jacobi_stories260k", "ssmd_text8"
 _FIGURE3 = ("points.jsonl", "curves.jsonl", "likelihood.jsonl")
 # Also of experiments that are not recorded yet.
 ALL = (
-  Figure(f"{_SBD}/sweep.png", f"{_SBD}/tables.py", "draw_sweep", ("points.jsonl",), _sh(_SBD)),
+  Figure(
+    f"{_SBD}/sweep.png", f"{_SBD}/tables.py", "draw_sweep", ("points.jsonl", "speeds.jsonl"),
+    _sh(_SBD),
+  ),
   Figure(f"{_SBD}/steps.png", f"{_SBD}/tables.py", "draw_steps", ("steps.jsonl",), _sh(_SBD)),
   _losses(_SBD, "ntp_term", _sh(_SBD)),
   Figure(f"{_SBD}/masks.png", f"{_SBD}/masks.py", "draw", (), ""),
