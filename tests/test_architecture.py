@@ -21,7 +21,7 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 LAYERS = [
   ("errors",),
   ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock", "share"),
-  ("pytree",),
+  ("pytree", "hosts"),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
@@ -40,7 +40,7 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
+  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json", "share"},
   "report": {"errors"},
   "presets": {"errors", "settings", "data"},
   "interop": {
