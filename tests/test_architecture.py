@@ -21,8 +21,17 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 LAYERS = [
   ("errors",),
   ("file_locks",),
-  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock", "bootstrap"),
-  ("pytree",),
+  (
+    "foreign",
+    "failures",
+    "memory",
+    "plain_json",
+    "appending",
+    "workdir_lock",
+    "bootstrap",
+    "share",
+  ),
+  ("pytree", "hosts"),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
@@ -41,7 +50,7 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
+  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json", "share"},
   "report": {"errors", "bootstrap"},
   "presets": {"errors", "settings", "data"},
   "interop": {

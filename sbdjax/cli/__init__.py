@@ -50,6 +50,10 @@ VERBS = {
     "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] "
     "[--json]",
   ),
+  "launch": Verb(
+    "sbdjax.cli.launch",
+    "Run a verb in several processes on this machine: launch --processes=N -- VERB [flags]",
+  ),
   "lm_eval": Verb(
     "sbdjax.cli.lm_eval",
     "Run lm-evaluation-harness with models of this package: lm_eval run --model sbdjax ...",
