@@ -71,14 +71,14 @@ def at_least(value: int, least: int, flag: str, most: int = LARGEST_INT) -> int:
   return value
 
 
-def parse_part(text: str) -> tuple[int, int]:
-  """--part: (i, n) of "i/n", 0 <= i < n. Raises UsageError."""
+def parse_part(text: str, flag: str = "--part") -> tuple[int, int]:
+  """(i, n) of "i/n", 0 <= i < n. Raises UsageError."""
   try:
     index, count = (int(x) for x in text.split("/"))
   except ValueError:
     index, count = 0, 0
   if not 0 <= index < count:
-    raise UsageError(f"--part={text}: write I/N with 0 <= I < N")
+    raise UsageError(f"{flag}={text}: write I/N with 0 <= I < N")
   return index, count
 
 

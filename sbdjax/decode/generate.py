@@ -24,7 +24,7 @@ from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
 
-__all__ = ["Decoder", "Programs", "Result", "check_context", "pad_prompts"]
+__all__ = ["Decoder", "Programs", "Result", "check_context", "check_prompt", "pad_prompts"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,20 +100,30 @@ def pad_prompts(
 def check_context(
   prompts: Sequence[Sequence[int]], max_tokens: int, max_seq_len: int, vocab_size: int
 ) -> None:
-  """Refuses prompts the model cannot take.
+  """`check_prompt` of each; messages call them "prompt 0", "prompt 1", ..."""
+  for i, prompt in enumerate(prompts):
+    check_prompt(prompt, max_tokens, max_seq_len, vocab_size, f"prompt {i}")
+
+
+def check_prompt(
+  prompt: Sequence[int], max_tokens: int, max_seq_len: int, vocab_size: int, name: str
+) -> None:
+  """Refuses a prompt the model cannot take.
+
+  Args:
+    name: what messages call it.
 
   Raises:
-    UsageError: a prompt plus `max_tokens` exceeds the context, or holds an id the model lacks.
+    UsageError: the prompt plus `max_tokens` exceeds the context, or holds an id the model lacks.
   """
-  for i, prompt in enumerate(prompts):
-    if len(prompt) + max_tokens > max_seq_len:
-      raise UsageError(
-        f"prompt {i} has {len(prompt)} tokens; with max_tokens={max_tokens} that exceeds the "
-        f"model's context of {max_seq_len}: shorten the prompt or lower max_tokens"
-      )
-    bad = [t for t in prompt if not 0 <= t < vocab_size]
-    if bad:
-      raise UsageError(f"prompt {i} holds token {bad[0]}; the model knows 0..{vocab_size - 1}")
+  if len(prompt) + max_tokens > max_seq_len:
+    raise UsageError(
+      f"{name} has {len(prompt)} tokens; with max_tokens={max_tokens} that exceeds the "
+      f"model's context of {max_seq_len}: shorten the prompt or lower max_tokens"
+    )
+  bad = [t for t in prompt if not 0 <= t < vocab_size]
+  if bad:
+    raise UsageError(f"{name} holds token {bad[0]}; the model knows 0..{vocab_size - 1}")
 
 
 def results_of(out: Generation, rows: int, seconds: float, batch_size: int) -> list[Result]:
