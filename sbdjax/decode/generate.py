@@ -129,35 +129,35 @@ def check_prompt(
 def results_of(out: Generation, rows: int, seconds: float, batch_size: int) -> list[Result]:
   """The first `rows` rows of a finished Generation as Results, of batches of `batch_size`."""
   out = jax.device_get(out)
-  results = []
-  for i in range(rows):
-    start, stop = int(out.prompt_len_B[i]), int(out.length_B[i])
-    end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[i]))
-    nfe: int | float = int(out.nfe_B[i])
-    trunk_passes = causal_passes = None
-    if out.causal_passes_B is not None and out.blocks is not None:
-      trunk_passes, causal_passes = int(out.nfe_B[i]), int(out.causal_passes_B[i])
-      trunk, causal = out.blocks
-      nfe = (trunk * trunk_passes + causal * causal_passes) / (trunk + causal)
-    results.append(
-      Result(
-        prompt_tokens=out.tokens_BxC[i, :start].tolist(),
-        tokens=out.tokens_BxC[i, start:stop].tolist(),
-        valid=end - start,
-        nfe=nfe,
-        prefill_nfe=int(out.prefill_nfe_B[i]),
-        query_tokens=int(out.query_tokens_B[i]),
-        drafted=int(out.drafted_B[i]),
-        accepted=int(out.accepted_B[i]),
-        reveal_step=out.reveal_step_BxC[i, start:stop].tolist(),
-        finish=finish_of(out, i),
-        seconds=seconds,
-        batch_size=batch_size,
-        trunk_passes=trunk_passes,
-        causal_passes=causal_passes,
-      )
-    )
-  return results
+  return [result_of(out, i, seconds, batch_size) for i in range(rows)]
+
+
+def result_of(out: Generation, row: int, seconds: float, batch_size: int) -> Result:
+  """One row of a Generation on the host, of a batch of `batch_size`, as a Result."""
+  start, stop = int(out.prompt_len_B[row]), int(out.length_B[row])
+  end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[row]))
+  nfe: int | float = int(out.nfe_B[row])
+  trunk_passes = causal_passes = None
+  if out.causal_passes_B is not None and out.blocks is not None:
+    trunk_passes, causal_passes = int(out.nfe_B[row]), int(out.causal_passes_B[row])
+    trunk, causal = out.blocks
+    nfe = (trunk * trunk_passes + causal * causal_passes) / (trunk + causal)
+  return Result(
+    prompt_tokens=out.tokens_BxC[row, :start].tolist(),
+    tokens=out.tokens_BxC[row, start:stop].tolist(),
+    valid=end - start,
+    nfe=nfe,
+    prefill_nfe=int(out.prefill_nfe_B[row]),
+    query_tokens=int(out.query_tokens_B[row]),
+    drafted=int(out.drafted_B[row]),
+    accepted=int(out.accepted_B[row]),
+    reveal_step=out.reveal_step_BxC[row, start:stop].tolist(),
+    finish=finish_of(out, row),
+    seconds=seconds,
+    batch_size=batch_size,
+    trunk_passes=trunk_passes,
+    causal_passes=causal_passes,
+  )
 
 
 def finish_of(out: Generation, row: int) -> str:
