@@ -58,7 +58,7 @@ def test_the_example_of_the_readme_is_that_of_the_package_and_runs(capsys):
 def test_every_public_name_is_there_with_a_docstring(name):
   public = getattr(sbdjax, name)
   assert (public.__doc__ or "").strip(), name
-  if name in ("generate", "stream", "score", "load_pretrained", "save_pretrained"):
+  if name in ("generate", "generate_many", "stream", "score", "load_pretrained", "save_pretrained"):
     assert "Args:" in public.__doc__ and "Raises:" in public.__doc__
 
 
@@ -110,6 +110,59 @@ def test_a_stop_string_ends_a_text_and_its_cost(model, method):
   assert cut.tokens == plain.tokens[: len(cut.tokens)] and cut.nfe < plain.nfe
   *_, last = sbdjax.stream(model, PROMPTS[0], method, max_tokens=30, stop=". ")
   assert (last.text, last.nfe, last.finish) == (cut.text, cut.nfe, "stop")
+
+
+def test_requests_have_limits_stops_seeds_and_ends_of_their_own(model):
+  """Each is the same prompt alone with the same settings, and they come back in order."""
+  method = sbdjax.decode.AR(sbdjax.decode.Categorical(1.0))
+  ask, plain = sbdjax.Request, model.tokenizer.encode(PROMPTS[1], bos=True)
+  (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=12, seed=4)
+  ends = whole.tokens[5]
+  found = list(
+    sbdjax.generate(
+      model,
+      [
+        ask(PROMPTS[0], seed=4, id="long", meta=[1]),
+        ask(PROMPTS[0], seed=4, max_tokens=3),
+        plain,
+        ask(PROMPTS[0], seed=4, stop=whole.text[4:6], id="stopped"),
+        ask(PROMPTS[0], seed=4, eos_ids=[ends]),
+        ask(PROMPTS[0], id="long"),
+      ],
+      method,
+      max_tokens=12,
+    )
+  )
+  assert [r.id for r in found] == ["long", 1, 2, "stopped", 4, "long"] and found[0].meta == [1]
+  long, short, other, stopped, ended, drawn = found
+  assert long.tokens == whole.tokens and short.tokens == whole.tokens[:3] and short.nfe == 3
+  *_, by_place = sbdjax.generate(model, [PROMPTS[0], PROMPTS[0], plain], method, max_tokens=12)
+  assert other.tokens == by_place.tokens  # the noise of its place
+  assert stopped.text == whole.text[: whole.text.index(whole.text[4:6])]
+  assert stopped.finish == "stop" and stopped.tokens == whole.tokens[: len(stopped.tokens)]
+  assert ended.tokens == whole.tokens[: whole.tokens.index(ends) + 1] and ended.finish == "eos"
+  assert drawn.tokens != whole.tokens
+  for request, expected in ((ask(PROMPTS[0], id="long"), drawn), (ask("Lily", seed=2), None)):
+    *_, last = sbdjax.stream(model, request, method, max_tokens=12)
+    (alone,) = sbdjax.generate(model, request, method, max_tokens=12)
+    assert last.tokens == alone.tokens and last.id == alone.id
+    assert expected is None or expected.tokens == alone.tokens
+
+
+def test_an_endless_iterator_is_read_as_far_as_it_is_needed(model):
+  read = []
+
+  def requests():
+    for i in itertools.count():
+      read.append(i)
+      yield sbdjax.Request("Once", id=f"n{i}", max_tokens=1 + i % 4)
+
+  method = sbdjax.decode.AR()
+  found = sbdjax.generate_many(model, requests(), method, max_tokens=4, batch_size=3, window=6)
+  some = [next(found) for _ in range(10)]
+  assert len(read) <= 12 and len({r.id for r in some}) == 10
+  assert sorted(r.id for r in some[:6]) == [f"n{i}" for i in range(6)]
+  assert all(len(r.tokens) == 1 + int(r.id[1:]) % 4 for r in some)
 
 
 def test_numbers_of_a_method_compile_nothing(model):
@@ -196,6 +249,9 @@ def test_a_path_is_read_again_by_every_call(tmp_path, model):
     (lambda m: sbdjax.generate(m, [""], max_tokens=0), "max_tokens=0 must be at least 1"),
     (lambda m: sbdjax.generate(m, [[]]), "prompt 0 is empty"),
     (lambda m: sbdjax.generate(m, []), "no prompts"),
+    (lambda m: sbdjax.generate(m, sbdjax.Request([], id="x")), "request 'x': the prompt is empty"),
+    (lambda m: sbdjax.generate(m, ["a", sbdjax.Request([700])]), "prompt 1: the prompt holds token"),
+    (lambda m: sbdjax.stream(m, sbdjax.Request("a", max_tokens=600)).__next__(), "context of 512"),
     (lambda m: sbdjax.generate(m, "a", "sbd"), "give a decoding method"),
     (lambda m: sbdjax.generate(m, "a", max_tokens=10_000), "context of 512"),
     (lambda m: sbdjax.generate(m, [[1, 700]]), "holds token 700"),

@@ -191,7 +191,7 @@ def told(path: pathlib.Path, spent: dict[str, Any], before: int) -> str:
     f"{path}: {texts + before:,} lines{there}{refused}; {tokens:,} tokens, "
     f"{tokens / seconds:,.0f} tokens/s, {texts / seconds:,.2f} prompts/s, "
     f"{tokens / spent['nfe'] if spent['nfe'] else 0:.2f} tokens per forward; "
-    f"{spent['programs']} programs compiled in {spent['compile_seconds']:.1f} s"
+    f"{spent['programs']} program{'s' * (spent['programs'] != 1)} compiled in {spent['compile_seconds']:.1f} s"
   )
 
 
@@ -205,8 +205,7 @@ def main(args: argparse.Namespace, model: Pretrained, decoding: Decoding) -> int
   source = assets.resolve(args.prompts)
   share = share_of(args.shard)
   path = results.part_path(pathlib.Path(args.out).expanduser(), *share)
-  if not path.parent.is_dir():
-    raise UsageError(f"--out={args.out}: there is no folder {path.parent}: make it")
+  path.parent.mkdir(parents=True, exist_ok=True)
   if path.exists() and source.exists() and path.samefile(source):
     raise UsageError(f"--out={args.out} is the file of prompts: give another name")
   encoder = Encoder(
