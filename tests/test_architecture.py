@@ -20,7 +20,7 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
-  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock"),
+  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock", "share"),
   ("pytree",),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),

@@ -14,6 +14,7 @@ from sbdjax.batch import results
 from sbdjax.batch.results import About, Place
 from sbdjax.data import shards
 from sbdjax.errors import DataError, UsageError
+from sbdjax.share import Share
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 
@@ -42,7 +43,7 @@ def find(path: pathlib.Path) -> list[pathlib.Path]:
   if not found:
     raise DataError(
       f"there are no parts of {path}: generate --out={path} --shard=I/N writes "
-      f"{results.part_path(path, 0, 4).name} and so on"
+      f"{results.part_path(path, Share(0, 4)).name} and so on"
     )
   counts = sorted({_PART.search(p.stem)[2] for p in found})  # type: ignore[index]
   if len(counts) > 1:

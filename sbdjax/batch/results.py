@@ -21,6 +21,7 @@ from sbdjax.data import shards
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import DataError, UsageError
 from sbdjax.foreign import read_json, regular
+from sbdjax.share import Share
 
 # Lines wait no longer than so many seconds for others to be written with them.
 _SECONDS = 1.0
@@ -60,11 +61,11 @@ def about_path(path: pathlib.Path) -> pathlib.Path:
   return path.with_name(f"{path.name}.run.json")
 
 
-def part_path(path: pathlib.Path, index: int, count: int) -> pathlib.Path:
-  """`out-00001-of-00004.jsonl`, the share of one of several processes; `path` for a single one."""
-  return (
-    path if count == 1 else path.with_name(f"{path.stem}-{index:05d}-of-{count:05d}{path.suffix}")
-  )
+def part_path(path: pathlib.Path, share: Share) -> pathlib.Path:
+  """`out-00001-of-00004.jsonl`, what one of several processes writes; `path` for a single one."""
+  if not share.name:
+    return path
+  return path.with_name(f"{path.stem}-{share.index:05d}-of-{share.count:05d}{path.suffix}")
 
 
 def read_about(path: pathlib.Path) -> About:

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from sbdjax import share
 from sbdjax.decode import flat_names
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import MIXED, STORED
 from sbdjax.settings import LARGEST_INT, field_types, nearest, parse_value
+from sbdjax.share import Share
 
 # Of --dtype, where a checkpoint is decoded.
 DTYPES = ("float32", "bfloat16", "float16", MIXED, STORED)
@@ -71,15 +73,23 @@ def at_least(value: int, least: int, flag: str, most: int = LARGEST_INT) -> int:
   return value
 
 
-def parse_part(text: str, flag: str = "--part") -> tuple[int, int]:
-  """(i, n) of "i/n", 0 <= i < n. Raises UsageError."""
-  try:
-    index, count = (int(x) for x in text.split("/"))
-  except ValueError:
-    index, count = 0, 0
-  if not 0 <= index < count:
-    raise UsageError(f"{flag}={text}: write I/N with 0 <= I < N")
-  return index, count
+def add_shard(parser: argparse.ArgumentParser, what: str) -> None:
+  """Adds --shard, which `shard_of` reads.
+
+  Args:
+    what: is shared out, for the help: "prompts", ...
+  """
+  parser.add_argument(
+    "--shard",
+    "--part",
+    metavar="I/N",
+    help=f"this process does every N-th of the {what}; default: all, under `launch` its share",
+  )
+
+
+def shard_of(text: str | None) -> Share:
+  """--shard, or without it what the environment says. Raises UsageError."""
+  return share.of_process() if text is None else share.parse(text)
 
 
 def parse_token_lists(text: str, flag: str) -> list[list[int]]:

@@ -22,6 +22,7 @@ from sbdjax.decode.decoding import Decoding
 from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained
+from sbdjax.share import Share
 
 REFUSE, RECORD = "refuse", "record"
 # Flags that only this form of the verb reads, with their defaults.
@@ -47,7 +48,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     "eos_ids, meta; or a text with one prompt a line",
   )
   add("--out", metavar="OUT.jsonl", help="where results go, a line each; the same command resumes")
-  add("--shard", metavar="I/N", help="this process's share of the prompts, for `merge` to join")
   add("--chat", action="store_true", help="prompts are what a user says (messages always are)")
   add("--system", help="what the model is told before, with --chat")
   add(
@@ -94,18 +94,16 @@ def _check_no_path(texts: Sequence[str]) -> None:
       )
 
 
-def share_of(text: str | None) -> tuple[int, int]:
-  """(i, n): this process answers requests i, i + n, i + 2n, ...
-
-  Without the flag it is the number of this process among those of a distributed runtime.
-  """
-  if text is not None:
-    return flags.parse_part(text, "--shard")
-  return jax.process_index(), jax.process_count()
+def share_of(text: str | None) -> Share:
+  """--shard; without it what the environment says, or the runtime of JAX where it is distributed."""
+  found = flags.shard_of(text)
+  if text is None and not found.name:
+    return Share(jax.process_index(), jax.process_count())
+  return found
 
 
 def read_rows(
-  path: pathlib.Path, encoder: Encoder, share: tuple[int, int]
+  path: pathlib.Path, encoder: Encoder, share: Share
 ) -> tuple[list[Row], results.Requests]:
   """The rows of a share, and what is known of all requests.
 
@@ -115,13 +113,13 @@ def read_rows(
     SbdjaxError: a line is no request, or one that the model cannot take; see `Encoder`.
     DataError: this share is empty.
   """
-  (index, count), rows, total, digest = share, list[Row](), 0, hashlib.sha256()
+  rows, total, digest = list[Row](), 0, hashlib.sha256()
   room = memory.host()
   held = 0
   for place, line in enumerate(read.read(path)):
     total += 1
     digest.update(line.request.canonical().encode() + b"\n")
-    if place % count == index:
+    if share.has(place):
       rows.append(encoder.row(line.request, place, line.name))
       held += rows[-1].nbytes
       if room is not None and held > room // 2:
@@ -130,8 +128,8 @@ def read_rows(
           "give each of several processes a share, --shard=I/N, or cut it up"
         )
   if not rows:
-    raise DataError(f"{path} has {total} prompts, and share {index}/{count} has none of them")
-  asked = results.Requests(count=total, digest=digest.hexdigest()[:16], share=[index, count])
+    raise DataError(f"{path} has {total} prompts, and share {share.name} has none of them")
+  asked = results.Requests(count=total, digest=digest.hexdigest()[:16], share=list(share))
   return rows, asked
 
 
@@ -204,7 +202,7 @@ def main(args: argparse.Namespace, model: Pretrained, decoding: Decoding) -> int
   """
   source = assets.resolve(args.prompts)
   share = share_of(args.shard)
-  path = results.part_path(pathlib.Path(args.out).expanduser(), *share)
+  path = results.part_path(pathlib.Path(args.out).expanduser(), share)
   path.parent.mkdir(parents=True, exist_ok=True)
   if path.exists() and source.exists() and path.samefile(source):
     raise UsageError(f"--out={args.out} is the file of prompts: give another name")

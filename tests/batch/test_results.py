@@ -11,6 +11,7 @@ from sbdjax.batch import merge, results
 from sbdjax.batch.request import digest
 from sbdjax.batch.rows import Row
 from sbdjax.errors import DataError, UsageError
+from sbdjax.share import Share
 
 IDS = ["b", "a", 7, "é", "z"]
 SETTINGS = {"seed": 0, "decoder": {"name": "ar"}, "weights_crc32": 1}
@@ -111,7 +112,7 @@ def test_two_processes_do_not_write_one_file(tmp_path):
 def parts(folder, count, **more):
   for i in range(count):
     write(
-      results.part_path(folder / "out.jsonl", i, count), ids=IDS[i::count], share=(i, count), **more
+      results.part_path(folder / "out.jsonl", Share(i, count)), ids=IDS[i::count], share=(i, count), **more
     )
 
 
