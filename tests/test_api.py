@@ -114,39 +114,38 @@ def test_a_stop_string_ends_a_text_and_its_cost(model, method):
 
 def test_requests_have_limits_stops_seeds_and_ends_of_their_own(model):
   """Each is the same prompt alone with the same settings, and they come back in order."""
-  method = sbdjax.decode.AR(sbdjax.decode.Categorical(1.0))
-  ask, plain = sbdjax.Request, model.tokenizer.encode(PROMPTS[1], bos=True)
+  method, ask = sbdjax.decode.AR(sbdjax.decode.Categorical(2.0)), sbdjax.Request
   (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=12, seed=4)
-  ends = whole.tokens[5]
-  found = list(
-    sbdjax.generate(
-      model,
-      [
-        ask(PROMPTS[0], seed=4, id="long", meta=[1]),
-        ask(PROMPTS[0], seed=4, max_tokens=3),
-        plain,
-        ask(PROMPTS[0], seed=4, stop=whole.text[4:6], id="stopped"),
-        ask(PROMPTS[0], seed=4, eos_ids=[ends]),
-        ask(PROMPTS[0], id="long"),
-      ],
-      method,
-      max_tokens=12,
-    )
-  )
+  ends, text = whole.tokens[5], whole.text[4:6]
+  requests = [
+    ask(PROMPTS[0], seed=4, id="long", meta=[1]),
+    ask(PROMPTS[0], seed=4, max_tokens=3),
+    PROMPTS[1],
+    ask(PROMPTS[0], seed=4, stop=text, id="stopped"),
+    ask(PROMPTS[0], seed=4, eos_ids=[ends]),
+    ask(PROMPTS[0], id="long"),
+  ]
+  found = list(sbdjax.generate(model, requests, method, max_tokens=12))
   assert [r.id for r in found] == ["long", 1, 2, "stopped", 4, "long"] and found[0].meta == [1]
-  long, short, other, stopped, ended, drawn = found
+  long, short, _, stopped, ended, drawn = found
   assert long.tokens == whole.tokens and short.tokens == whole.tokens[:3] and short.nfe == 3
-  *_, by_place = sbdjax.generate(model, [PROMPTS[0], PROMPTS[0], plain], method, max_tokens=12)
-  assert other.tokens == by_place.tokens  # the noise of its place
-  assert stopped.text == whole.text[: whole.text.index(whole.text[4:6])]
-  assert stopped.finish == "stop" and stopped.tokens == whole.tokens[: len(stopped.tokens)]
+  assert stopped.text == whole.text[: whole.text.index(text)] and stopped.finish == "stop"
+  assert stopped.tokens == whole.tokens[: len(stopped.tokens)]
   assert ended.tokens == whole.tokens[: whole.tokens.index(ends) + 1] and ended.finish == "eos"
   assert drawn.tokens != whole.tokens
-  for request, expected in ((ask(PROMPTS[0], id="long"), drawn), (ask("Lily", seed=2), None)):
+
+
+@pytest.mark.long
+def test_a_request_alone_streamed_or_at_its_place_is_the_same(model):
+  method, ask = sbdjax.decode.AR(sbdjax.decode.Categorical(2.0)), sbdjax.Request
+  many = [ask(PROMPTS[0], id="a"), PROMPTS[1], ask("Lily", seed=2, eos_ids=[])]
+  first, second, third = sbdjax.generate(model, many, method, max_tokens=12)
+  by_place = list(sbdjax.generate(model, PROMPTS, method, max_tokens=12))
+  assert second.tokens == by_place[1].tokens and first.tokens != by_place[0].tokens
+  for request, expected in ((many[0], first), (many[2], third)):
     *_, last = sbdjax.stream(model, request, method, max_tokens=12)
     (alone,) = sbdjax.generate(model, request, method, max_tokens=12)
-    assert last.tokens == alone.tokens and last.id == alone.id
-    assert expected is None or expected.tokens == alone.tokens
+    assert last.tokens == alone.tokens == expected.tokens and last.id == alone.id
 
 
 def test_an_endless_iterator_is_read_as_far_as_it_is_needed(model):
@@ -250,7 +249,10 @@ def test_a_path_is_read_again_by_every_call(tmp_path, model):
     (lambda m: sbdjax.generate(m, [[]]), "prompt 0 is empty"),
     (lambda m: sbdjax.generate(m, []), "no prompts"),
     (lambda m: sbdjax.generate(m, sbdjax.Request([], id="x")), "request 'x': the prompt is empty"),
-    (lambda m: sbdjax.generate(m, ["a", sbdjax.Request([700])]), "prompt 1: the prompt holds token"),
+    (
+      lambda m: sbdjax.generate(m, ["a", sbdjax.Request([700])]),
+      "prompt 1: the prompt holds token",
+    ),
     (lambda m: sbdjax.stream(m, sbdjax.Request("a", max_tokens=600)).__next__(), "context of 512"),
     (lambda m: sbdjax.generate(m, "a", "sbd"), "give a decoding method"),
     (lambda m: sbdjax.generate(m, "a", max_tokens=10_000), "context of 512"),

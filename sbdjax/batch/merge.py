@@ -74,13 +74,16 @@ def merge(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
     about = {
       "settings": first["settings"],
       "requests": {**first["requests"], "share": [0, 1]},
-      "finished": False,
+      "finished": True,
       "merged": [part.path.name for part in found],
     }
     _check_target(path, about)
-    results.write_about(path, about)
-    results.write_through(path, _in_turns(found))
-    results.write_about(path, about | {"finished": True})
+
+    def pieces() -> Iterator[bytes]:
+      yield from _in_turns(found)
+      results.write_about(path, about)  # all is right; now the file takes its place
+
+    results.write_through(path, pieces())
   return first["requests"]["count"]
 
 

@@ -23,8 +23,8 @@ from sbdjax.errors import DataError, UsageError
 from sbdjax.foreign import read_json, regular
 from sbdjax.share import Share
 
-# Lines wait no longer than so many seconds for others to be written with them.
-_SECONDS = 1.0
+# Lines wait for others to be written with them where waiting for the disk took more of the time.
+_SHARE = 0.05
 _ANOTHER = "name another --out"
 
 
@@ -146,7 +146,8 @@ class Results:
 
   def __init__(self, path: pathlib.Path, rows: Sequence[Row], about: dict[str, Any]):
     self.path, self.done = path, set[str]()
-    self._about, self._waiting, self._last = about, list[str](), time.monotonic()
+    self._about, self._waiting = about, list[str]()
+    self._start, self._writing = time.monotonic(), 0.0
     self._rank = {str(row.id): i for i, row in enumerate(rows)}
     for place in lines(path):
       rank = self._rank.get(place.id)
@@ -163,17 +164,19 @@ class Results:
       self.done.add(place.id)
 
   def add(self, record: Mapping[str, Any]) -> None:
-    """Adds a line; it is on the disk a second later, or after `flush`."""
+    """Adds a line, at once or, where the disk is slow, together with others."""
     self._waiting.append(plain_json.dumps(record))
-    if time.monotonic() - self._last > _SECONDS:
+    if self._writing < _SHARE * (time.monotonic() - self._start):
       self.flush()
 
   def flush(self) -> None:
     """Writes what waits."""
-    if self._waiting:
-      append_lines(self.path, self._waiting)
-      self._waiting = []
-    self._last = time.monotonic()
+    if not self._waiting:
+      return
+    start = time.monotonic()
+    append_lines(self.path, self._waiting)
+    self._waiting = []
+    self._writing += time.monotonic() - start
 
   def finish(self, spent: Mapping[str, Any]) -> None:
     """Puts the lines in the order of the requests, each of which must have one.
@@ -218,13 +221,12 @@ def opened(
   """
   now = json.loads(plain_json.dumps({"settings": settings, "requests": requests}))
   with workdir_lock.hold_file(path, "generate", "--out"):
-    begun = path.exists() and path.stat().st_size > 0
-    if begun or about_path(path).exists():
-      before = read_about(path)
-      _check_same(path, before, now)
+    if path.exists() and path.stat().st_size > 0:
+      _check_same(path, read_about(path), now)
     about = {**now, "finished": False, **more}
     results = Results(path, rows, about)
     write_about(path, about)
+    path.touch()  # a share may be empty
     try:
       yield results
     finally:

@@ -11,7 +11,7 @@ import numpy as np
 from sbdjax import prompts as prompting
 from sbdjax.batch.request import Request, digest, number_of
 from sbdjax.decode.decoding import Decoding
-from sbdjax.errors import SbdjaxError
+from sbdjax.errors import SbdjaxError, UsageError
 from sbdjax.interop.pretrained import Pretrained
 
 
@@ -90,6 +90,7 @@ class Encoder:
       tokens = tuple(self._tokens(request))
       decoding = dataclasses.replace(self.decoding, max_tokens=limit)
       prompting.check_one(tokens, self.model, decoding, "the prompt")
+      self._check_ends(request)
     except SbdjaxError as e:
       problem = str(e)
       if not self.record_problems:
@@ -119,6 +120,12 @@ class Encoder:
     for place, request in enumerate(requests):
       name = f"prompt {place}" if request.id is None else f"request {request.id!r}"
       yield self.row(request, place, name)
+
+  def _check_ends(self, request: Request) -> None:
+    known = self.model.lm.config.vocab_size
+    bad = [token for token in request.eos_ids or () if not 0 <= token < known]
+    if bad:
+      raise UsageError(f"eos_ids holds token {bad[0]}; the model knows 0..{known - 1}")
 
   def _tokens(self, request: Request) -> list[int]:
     if request.messages is not None:

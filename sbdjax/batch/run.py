@@ -9,10 +9,12 @@ import jax
 
 from sbdjax import prompts as prompting
 from sbdjax.batch.rows import Row
+from sbdjax.data.number_tokenizer import NumberTokenizer
 from sbdjax.decode.base import Limits
 from sbdjax.decode.continuous import ContinuousDecoder
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Result
+from sbdjax.decode.method import Method
 from sbdjax.decode.programs import Shared
 from sbdjax.decode.requests import Request as TokenRequest
 from sbdjax.interop.pretrained import Pretrained
@@ -71,11 +73,28 @@ def _token_request(row: Row) -> TokenRequest:
   )
 
 
-def text_of(model: Pretrained, row: Row, result: Result) -> str:
-  """The text of a row, without what ended it."""
-  return prompting.answer_text(
-    model, row.tokens.tolist(), result.text_tokens, row.stop, row.eos_ids
-  )
+def text_of(model: Pretrained, row: Row, result: Result) -> str | None:
+  """The text of a row, without what ended it; None where the vocabulary has no texts."""
+  if isinstance(model.tokenizer, NumberTokenizer):
+    return None
+  tokens = result.text_tokens
+  return prompting.answer_text(model, result.prompt_tokens, tokens, row.stop, row.eos_ids)
+
+
+def costs(result: Result, method: Method) -> dict[str, Any]:
+  """What a row has cost, for records; `nfe` has the prompt's forwards where the method counts them."""
+  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
+  found = {
+    "nfe": nfe,
+    "prefill_nfe": result.prefill_nfe,
+    "query_tokens": result.query_tokens,
+    "drafted": result.drafted,
+    "accepted": result.accepted,
+    "tpf": result.valid / nfe if nfe else 0.0,
+  }
+  if result.causal_passes is not None:
+    found |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
+  return found
 
 
 def record(
@@ -86,22 +105,17 @@ def record(
   Args:
     reveal_order: add `reveal_step`.
   """
-  nfe = result.nfe + (result.prefill_nfe if decoding.method.counts_prefill else 0)
   found: dict[str, Any] = {
     "id": row.id,
     "text": text_of(model, row, result),
     "tokens": result.text_tokens,
     "finish": result.finish,
-    "nfe": nfe,
-    "prefill_nfe": result.prefill_nfe,
-    "query_tokens": result.query_tokens,
-    "drafted": result.drafted,
-    "accepted": result.accepted,
-    "tpf": result.valid / nfe if nfe else 0.0,
+    **costs(result, decoding.method),
     "prompt_length": len(result.prompt_tokens),
   }
-  if result.causal_passes is not None:
-    found |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
+  if result.prompt_tokens != row.tokens.tolist():  # its masks are filled
+    prompt_text = model.need_tokenizer().decode(result.prompt_tokens)
+    found |= {"prompt_tokens": result.prompt_tokens, "prompt_text": prompt_text}
   if reveal_order:
     found["reveal_step"] = result.reveal_step[: result.valid]
   return found | _given_back(row)

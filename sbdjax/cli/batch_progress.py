@@ -12,15 +12,16 @@ _SECONDS_PER_LINE = 10.0
 
 
 class BatchProgress:
-  """Prompts done, tokens/s, prompts/s and the time left, on stderr."""
+  """Prompts done, tokens/s, prompts/s and the time left, on stderr.
 
-  def __init__(self, total: int, done: int, compiling: Callable[[], float] = lambda: 0.0):
-    """Of `total` prompts, `done` of them by earlier runs.
+  Attributes:
+    compiling: the seconds spent compiling so far, which no rate counts.
+  """
 
-    Args:
-      compiling: the seconds spent compiling so far, which no rate counts.
-    """
-    self._total, self._before, self._compiling = total, done, compiling
+  def __init__(self, total: int, done: int):
+    """Of `total` prompts, `done` of them by earlier runs."""
+    self.compiling: Callable[[], float] = lambda: 0.0
+    self._total, self._before = total, done
     self._prompts = self._tokens = 0
     self._start = self._shown = time.monotonic()
     self._console = Console(stderr=True, soft_wrap=True)
@@ -49,7 +50,7 @@ class BatchProgress:
   @property
   def seconds(self) -> float:
     """Since the beginning, compiling apart."""
-    return max(time.monotonic() - self._start - self._compiling(), 1e-9)
+    return max(time.monotonic() - self._start - self.compiling(), 1e-9)
 
   def line(self) -> str:
     """`250 of 1,000 prompts, 1,234 tokens/s, 12.3 prompts/s, 1:01 left`."""

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from sbdjax import memory
+from sbdjax import prompts as prompting
 from sbdjax.batch import read, results, run
 from sbdjax.batch.request import strings
 from sbdjax.batch.rows import Encoder, Row
@@ -57,6 +58,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     help="a prompt that is too long, or that the chat template refuses: refuse all before anything "
     "is run (default), or give it a line with its problem",
   )
+  flags.add_shard(parser, "prompts of a file, and `merge` joins the parts")
   add(
     "--reveal_order", action="store_true", help="lines have reveal_step, the forward of each token"
   )
@@ -111,7 +113,7 @@ def read_rows(
 
   Raises:
     SbdjaxError: a line is no request, or one that the model cannot take; see `Encoder`.
-    DataError: this share is empty.
+    DataError: they do not fit into memory.
   """
   rows, total, digest = list[Row](), 0, hashlib.sha256()
   room = memory.host()
@@ -127,24 +129,26 @@ def read_rows(
           f"{path} is more than fits into half of the free memory ({memory.show(room // 2)}): "
           "give each of several processes a share, --shard=I/N, or cut it up"
         )
-  if not rows:
-    raise DataError(f"{path} has {total} prompts, and share {share.name} has none of them")
   asked = results.Requests(count=total, digest=digest.hexdigest()[:16], share=list(share))
   return rows, asked
 
 
+def _check_stop(model: Pretrained, row: Row) -> None:
+  """Stop strings are made ready bucket by bucket; errors are told before the first one."""
+  try:
+    prompting.stops_of(model, row.stop)
+  except UsageError as e:
+    raise UsageError(f"{row.name}: {e}") from e
+
+
 def decode(
-  model: Pretrained, decoding: Decoding, rows: Sequence[Row], args: argparse.Namespace,
-  file: results.Results,
-) -> dict[str, Any]:  # fmt: skip
+  batch: run.Batch, rows: Sequence[Row], file: results.Results, reveal_order: bool
+) -> dict[str, Any]:
   """Decodes the rows that have no line yet; returns what it cost."""
   missing = [row for row in rows if str(row.id) not in file.done]
-  batch = run.Batch(model, decoding, args.seed, args.batch_size, max(len(missing), 1))
-  notes: list[BatchProgress] = []
-  batch = batch._replace(note=lambda text: notes[0].note(text))
-  decoder = batch.decoder()
-  progress = BatchProgress(len(rows), len(rows) - len(missing), lambda: decoder.compile_seconds)
-  notes.append(progress)
+  progress = BatchProgress(len(rows), len(rows) - len(missing))
+  decoder = batch._replace(note=progress.note).decoder()
+  progress.compiling = lambda: decoder.compile_seconds
   tokens = nfe = refused = 0
   try:
     for row in missing:
@@ -153,7 +157,7 @@ def decode(
         refused += 1
         progress.add(0)
     for row, result in batch.run(decoder, missing):
-      found = run.record(model, decoding, row, result, args.reveal_order)
+      found = run.record(batch.model, batch.decoding, row, result, reveal_order)
       file.add(found)
       tokens, nfe = tokens + result.valid, nfe + found["nfe"]
       progress.add(result.valid)
@@ -176,6 +180,17 @@ def _spent(
     "buckets": decoder.counts.buckets,
     "occupancy": round(decoder.counts.occupancy, 4),
   }
+
+
+def begun(source: pathlib.Path, rows: Sequence[Row], share: Share, before: int) -> str:
+  """The first line of a run."""
+  of_share = f" of share {share.name}" if share.name else ""
+  lengths = [len(row.tokens) for row in rows] or [0]
+  held = memory.show(sum(row.nbytes for row in rows))
+  return (
+    f"{source}: {len(rows):,} prompts{of_share}, of {min(lengths):,} to {max(lengths):,} tokens, "
+    f"take {held} here; {before:,} of them are done"
+  )
 
 
 def told(path: pathlib.Path, spent: dict[str, Any], before: int) -> str:
@@ -215,7 +230,10 @@ def main(args: argparse.Namespace, model: Pretrained, decoding: Decoding) -> int
     args.hole,
     record_problems=args.bad_prompts == RECORD,
   )
+  decoding.method.sampler(model.lm, decoding.limits(()))  # says now if it cannot be decoded so
   rows, requests = read_rows(source, encoder, share)
+  for row in {row.stop: row for row in rows[::-1]}.values():
+    _check_stop(model, row)
   names = ("checkpoint", "adapter", "seed", "chat", "system", "hole", "bad_prompts", "reveal_order")
   settings = {name: getattr(args, name) for name in names} | {
     "decoder": decoding.flat(),
@@ -224,16 +242,13 @@ def main(args: argparse.Namespace, model: Pretrained, decoding: Decoding) -> int
     "weights_crc32": record.fingerprint(model.params),
     "vocab_size": model.need_tokenizer().vocab_size,
   }
-  lengths = [len(row.tokens) for row in rows]
   about = {"prompts": str(args.prompts), **record.provenance()}
   with results.opened(path, rows, settings, requests, about) as file:
     before = len(file.done)
-    print(
-      f"{source}: {len(rows):,} prompts of {min(lengths):,} to {max(lengths):,} tokens "
-      f"({memory.show(sum(row.nbytes for row in rows))}), {before:,} of them done",
-      flush=True,
-    )
-    spent = decode(model, decoding, rows, args, file)
+    print(begun(source, rows, share, before), flush=True)
+    # All rows are there already, so that all of about one length can be in one bucket.
+    batch = run.Batch(model, decoding, args.seed, args.batch_size, window=len(rows) or 1)
+    spent = decode(batch, rows, file, args.reveal_order)
     file.finish(spent)
   print(told(path, spent, before))
   return 0

@@ -28,7 +28,10 @@ def test_lines_have_their_ids_or_their_numbers(tmp_path):
 
 def test_a_text_has_a_prompt_a_line(tmp_path):
   (tmp_path / "in.txt").write_text('Once upon\n \n{"prompt": "a"}\n')
-  assert requests(tmp_path / "in.txt") == [Request("Once upon", id=1), Request('{"prompt": "a"}', id=3)]
+  assert requests(tmp_path / "in.txt") == [
+    Request("Once upon", id=1),
+    Request('{"prompt": "a"}', id=3),
+  ]
 
 
 def test_a_file_is_read_line_by_line(tmp_path):

@@ -27,7 +27,7 @@ def record(row):
 
 
 @contextlib.contextmanager
-def opened(path, ids=IDS, share=(0, 1), settings=SETTINGS, total=len(IDS), **changed):
+def opened(path, ids=IDS, share=(0, 1), settings=SETTINGS, total=5, **changed):
   rows = [row(id, changed.get(str(id), "x")) for id in ids]
   asked = results.Requests(count=total, digest=digest(*map(str, IDS)), share=list(share))
   with results.opened(path, rows, settings, asked, {}) as file:
@@ -42,6 +42,12 @@ def write(path, order=None, **more):
       file.add(record(r))
     file.finish({"tokens": 1})
   return [r.id for r in missing]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+  """The disk is not what is tested, and it takes most of the time."""
+  monkeypatch.setattr(os, "fsync", lambda number: None)
 
 
 def test_a_finished_file_stands_in_the_order_of_the_requests(tmp_path):
@@ -112,11 +118,14 @@ def test_two_processes_do_not_write_one_file(tmp_path):
 def parts(folder, count, **more):
   for i in range(count):
     write(
-      results.part_path(folder / "out.jsonl", Share(i, count)), ids=IDS[i::count], share=(i, count), **more
+      results.part_path(folder / "out.jsonl", Share(i, count)),
+      ids=IDS[i::count],
+      share=(i, count),
+      **more,
     )
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 3, 7])
 def test_parts_are_merged_into_what_one_process_writes(tmp_path, count):
   (tmp_path / "one").mkdir()
   write(tmp_path / "one/out.jsonl")

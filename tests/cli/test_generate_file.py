@@ -12,13 +12,15 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax import Limits
+from sbdjax import Limits, Request
 from sbdjax import __main__ as entry
 from sbdjax import prompts as prompting
 from sbdjax.batch import results
-from sbdjax.batch.request import number_of
-from sbdjax.cli import batch_progress, generate_file
+from sbdjax.batch.request import from_line, number_of
+from sbdjax.batch.rows import Encoder
+from sbdjax.cli import batch_progress, chat, generate_file
 from sbdjax.decode import AR, Categorical, decode
+from sbdjax.decode.decoding import Decoding
 from sbdjax.interop.pretrained import load_pretrained
 from tests.cli import checkpoints, test_chat
 
@@ -27,7 +29,7 @@ REQUESTS = [
   {"id": "a", "prompt_tokens": [5, 6]},
   {"id": "s", "prompt_tokens": [7, 8, 9, 10, 11], "seed": 3, "max_tokens": 5},
   {"prompt": "The dog", "eos_ids": [], "max_tokens": 20, "meta": {"of": ["mine"]}},
-  {"id": 9, "prompt_tokens": [5, 6], "stop": ["e", "o"]},
+  {"id": 9, "prompt_tokens": [5, 6], "stop": ["A", "\x01"]},
   {"id": "z", "prompt_tokens": [5, 6]},
 ]
 
@@ -90,7 +92,7 @@ def test_an_id_decides_the_noise_and_a_line_its_ends(tiny, made):
   # What it would be, up to the first stop string.
   expected = alone(number_of(9))
   whole = prompting.answer_text(model, [5, 6], expected, ())
-  cut = min((whole.find(s) for s in "eo" if s in whole), default=len(whole))
+  cut = min((whole.find(s) for s in "A\x01" if s in whole), default=len(whole))
   assert found[9]["text"] == whole[:cut] and found[9]["finish"] == "stop"
   assert found[9]["tokens"] == expected[: len(found[9]["tokens"])] != expected
   assert found[9]["nfe"] == len(found[9]["tokens"])
@@ -136,7 +138,7 @@ def test_what_has_a_line_is_not_decoded_again(tiny, made, tmp_path, monkeypatch,
   assert run(source, path, *more, checkpoint=tiny) == 0
   assert path.read_bytes() == out.read_bytes()
   told = capsys.readouterr().out
-  assert "5 prompts of 2 to 5 tokens" in told and "2 of them done" in told
+  assert "in.jsonl: 5 prompts, of 2 to 5 tokens, take 3." in told and "; 2 of them are done" in told
   assert "out.jsonl: 5 lines (2 were there)" in told
   about = json.loads(results.about_path(path).read_text())
   assert about["spent"]["texts"] == 3 and about["finished"] and about["spent"]["programs"] <= 1
@@ -150,7 +152,19 @@ def test_what_has_a_line_is_not_decoded_again(tiny, made, tmp_path, monkeypatch,
   assert path.read_bytes() == out.read_bytes()
 
 
-def test_conversations_are_those_of_the_verb_chat(tmp_path, monkeypatch, capsys):
+def test_conversations_are_encoded_as_by_the_verb_chat():
+  model = test_chat.model_of(test_chat.metadata.__wrapped__())
+  decoding = Decoding(AR(), 12).for_model(model.lm, model.generation)
+  turns = [{"role": "system", "content": "Be"}, {"role": "user", "content": "Hello"}]
+  expected = chat.Conversation(model, decoding, turns[:1]).prompt("Hello")
+  request = from_line(json.dumps({"messages": turns}), "here")
+  assert Encoder(model, decoding).row(request, 0, "here").tokens.tolist() == expected
+  said = Encoder(model, decoding, chat=True, system="Be").row(Request("Hello"), 0, "here")
+  assert said.tokens.tolist() == expected
+
+
+@pytest.mark.long
+def test_conversations_are_answered_as_by_the_verb_chat(tmp_path, monkeypatch, capsys):
   metadata = test_chat.metadata.__wrapped__()
   file = test_chat.file.__wrapped__(metadata, _Folders(tmp_path))
   monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
@@ -177,21 +191,24 @@ class _Folders:
 
 
 def test_prompts_that_the_model_cannot_take(tiny, tmp_path, capsys):
-  bad = [{"prompt_tokens": [1] * 60}, {"prompt_tokens": [1, 600]}, {"messages": [{"role": "user", "content": "a"}]}]  # fmt: skip
-  for number, (request, message) in enumerate(
-    zip(
-      bad, ("line 2: the prompt has 60 tokens", "holds token 600", "no chat template"), strict=True
-    )
-  ):
+  turn = {"role": "user", "content": "a"}
+  bad = [
+    ({"prompt_tokens": [1] * 60}, "in.jsonl line 2: the prompt has 60 tokens"),
+    ({"prompt_tokens": [1, 600]}, "in.jsonl line 2: the prompt holds token 600"),
+    ({"prompt": "a", "eos_ids": [513]}, "in.jsonl line 2: eos_ids holds token 513"),
+    ({"messages": [turn]}, "in.jsonl line 2: the checkpoint has no chat template"),
+  ]
+  for request, message in [*bad, ({"prompt": "a", "stop": "x" * 2000}, "stop strings of about")]:
     source = written(tmp_path / "in.jsonl", [REQUESTS[0], request])
-    assert run(source, tmp_path / "out.jsonl", *NOISE, checkpoint=tiny) in (1, 2), number
+    assert run(source, tmp_path / "out.jsonl", *NOISE, checkpoint=tiny) in (1, 2)
     assert message in capsys.readouterr().err and not (tmp_path / "out.jsonl").exists()
+  bad = [request for request, _ in bad]
   source = written(tmp_path / "in.jsonl", [*bad, *REQUESTS])
   out, more = tmp_path / "out.jsonl", [*NOISE, "--bad_prompts=record", "--batch_size=2"]
   assert run(source, out, *more, checkpoint=tiny) == 0
-  assert "8 lines, 3 refused" in capsys.readouterr().out
+  assert "9 lines, 4 refused" in capsys.readouterr().out
   found = [*lines(out).values()]
-  assert [line["finish"] == "refused" for line in found] == [True] * 3 + [False] * 5
+  assert [line["finish"] == "refused" for line in found] == [True] * 4 + [False] * 5
   assert found[0]["text"] is None and "exceeds the model's context of 64" in found[0]["problem"]
   assert run(source, out, *more, checkpoint=tiny) == 0  # they are not tried again
 
@@ -207,7 +224,6 @@ def test_prompts_that_the_model_cannot_take(tiny, tmp_path, capsys):
     (["--prompts=IN", "--out=o.jsonl", "--prompt=a"], "--prompt has no effect with --prompts"),
     (["--prompts=IN", "--out=o.jsonl", "--system=Be"], "--system has no effect without --chat"),
     (["--prompts=IN", "--out=o.jsonl", "--shard=2/2"], "--shard=2/2: write I/N"),
-    (["--prompts=IN", "--out=o.jsonl", "--shard=6/9"], "has 5 prompts, and share 6/9 has none"),
     (["--prompts=IN", "--out=o.jsonl", "--stop="], "a stop string is empty"),
     (["--prompts=IN", "--out=o.jsonl", "--hole=o"], "in.jsonl line 3: the prompt holds 512, the mask"),
     (["--prompt=IN"], "is a file, which would be continued as a text: give it as --prompts="),
@@ -215,7 +231,9 @@ def test_prompts_that_the_model_cannot_take(tiny, tmp_path, capsys):
     (["--prompts_file=TXT"], "holds a JSON object in every line, which is no text: name it in.jsonl"),
   ],
 )  # fmt: skip
-def test_flags_that_do_not_fit_are_one_line(tiny, made, tmp_path, capsys, args, message, monkeypatch):
+def test_flags_that_do_not_fit_are_one_line(
+  tiny, made, tmp_path, capsys, args, message, monkeypatch
+):
   monkeypatch.chdir(tmp_path)
   written(tmp_path / "in.txt", REQUESTS)
   args = [a.replace("IN", str(made[0])).replace("TXT", str(tmp_path / "in.txt")) for a in args]
@@ -235,7 +253,8 @@ def test_progress_without_a_terminal(monkeypatch, capsys):
   monkeypatch.setattr(batch_progress, "_SECONDS_PER_LINE", 0.0)
   now = [100.0]
   monkeypatch.setattr(time, "monotonic", lambda: now[0])
-  progress = batch_progress.BatchProgress(1000, 200, lambda: 2.0)
+  progress = batch_progress.BatchProgress(1000, 200)
+  progress.compiling = lambda: 2.0
   now[0] += 10
   for _ in range(4):
     now[0] += 1
