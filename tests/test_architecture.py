@@ -44,6 +44,7 @@ LAYERS = [
   ("prompts", "figures"),
   ("train", "bench"),
   ("evals",),
+  ("batch",),
   ("api",),
   ("cli",),
   ("__main__",),
@@ -69,7 +70,9 @@ SIDE = {
     "sigma_lm",
   },
 }
-USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
+USES_SIDE = {
+  name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
+}
 USES_SIDE["figures"] = {"data"}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
@@ -89,6 +92,7 @@ NEVER = ("tensorflow", "clu")
 # What is in cli/ and is neither a verb nor a benchmark: flags, configs, the terminal, and two parts
 # of `train`.
 CLI_PARTS = {
+  "batch_progress",
   "bench_common",
   "common",
   "compilation_cache",
@@ -97,6 +101,7 @@ CLI_PARTS = {
   "evaluate_losses",
   "evaluate_tasks",
   "flags",
+  "generate_file",
   "live",
   "rounds",
   "tuned",

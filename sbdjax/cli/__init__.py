@@ -58,6 +58,10 @@ VERBS = {
     "sbdjax.cli.lm_eval",
     "Run lm-evaluation-harness with models of this package: lm_eval run --model sbdjax ...",
   ),
+  "merge": Verb(
+    "sbdjax.cli.merge",
+    "Join what several processes have generated: merge OUT.jsonl [PART.jsonl ...]",
+  ),
   "methods": Verb(
     "sbdjax.cli.methods",
     "Decoding methods: `methods` lists them with their settings, `methods NAME` explains one",
