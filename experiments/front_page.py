@@ -115,7 +115,7 @@ def results() -> str:
     "ssmd_protein": (
       "a causal block on a frozen protein model: its trunk alone needs "
       f"{low:.1f} to {high:.1f} times the NFE at equal likelihood. **Fragile**: the curve is flat there, and "
-      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats a residue worse "
+      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats per residue worse "
       f"(standard error over proteins: {protein.stderr():.2f})"
     ),
     "benchmarks_lm": benchmarks_lm.in_short(),

@@ -20,7 +20,8 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
-  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock"),
+  ("file_locks",),
+  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock", "bootstrap"),
   ("pytree",),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
@@ -31,7 +32,7 @@ LAYERS = [
   ("sigma_lm",),
   ("corruption", "reductions"),
   ("losses", "decode", "likelihood"),
-  ("prompts",),
+  ("prompts", "figures"),
   ("train", "bench"),
   ("evals",),
   ("api",),
@@ -41,7 +42,7 @@ LAYERS = [
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
   "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
-  "report": {"errors"},
+  "report": {"errors", "bootstrap"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",
@@ -60,6 +61,7 @@ SIDE = {
   },
 }
 USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
+USES_SIDE["figures"] = {"data"}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
 LAZY = {("interop", "train")}

@@ -16,7 +16,7 @@ from sbdjax.decode import flat_names
 from sbdjax.decode.base import decode
 from sbdjax.errors import UsageError
 from sbdjax.interop import pretrained
-from sbdjax.interop.hf import configs
+from sbdjax.interop.hf import configs, families
 from sbdjax.losses import get
 from sbdjax.losses.ntp import NTPLoss
 from tests import models
@@ -175,8 +175,9 @@ def test_family(tmp_path, monkeypatch):
   """A folder of Qwen2's, whose config.json is given the new name."""
   import my_family
 
-  monkeypatch.setattr(configs, "FAMILIES", dict(configs.FAMILIES))
-  monkeypatch.setattr(my_family, "FAMILIES", configs.FAMILIES)
+  known = dict(families.FAMILIES)
+  for module in (families, configs, my_family):
+    monkeypatch.setattr(module, "FAMILIES", known)
   lm = sbdjax.make_lm(models.config(qkv_bias=True, mask_id=None))
   params = lm.init(jax.random.key(0))
   params = jax.tree.map(lambda x: x + 0.1, params)  # biases start at zero
