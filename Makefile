@@ -64,7 +64,7 @@ tables: $(STAMP)
 # of the pages is followed (those that lead outside are listed in docs/_build/external.txt). Offline.
 DOCS := $(VENV)/.installed-docs
 docs: $(DOCS)
-	$(RUN) -m sphinx -W --keep-going -j auto -b html docs docs/_build/html
+	$(RUN) -m sphinx -W --keep-going -b html docs docs/_build/html
 	$(RUN) docs/_ext/check_links.py docs/_build/html docs/_build/external.txt
 
 $(DOCS): $(STAMP) requirements-docs.txt

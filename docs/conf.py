@@ -1,5 +1,6 @@
 """How `make docs` builds these pages: Sphinx, MyST, executed notebooks; nothing is fetched."""
 
+import os
 import pathlib
 import sys
 import tomllib
@@ -37,7 +38,8 @@ suppress_warnings = ["myst.strikethrough", "myst.header"]
 
 # Notebooks are Python files (percent format); their outputs are made by the build, never committed.
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
-nb_execution_mode = "cache"
+# SBDJAX_NOTEBOOKS=off: without running them, to look at wording; "cache": those that changed.
+nb_execution_mode = os.environ.get("SBDJAX_NOTEBOOKS", "force")
 nb_execution_cache_path = str(HERE / "_build" / "notebooks")
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
