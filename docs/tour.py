@@ -85,7 +85,7 @@ def measure(method):
 gammas = (0.0, 0.1, 0.2, 0.4, 0.8)
 points = [measure(sbd.replace(rule=sbdjax.decode.EBEntropy(gamma=gamma))) for gamma in gammas]
 for gamma, (tpf, nats) in zip(gammas, points, strict=True):
-  print(f"gamma {gamma:3.1f}: {tpf:.2f} tokens per forward, judge {nats:.3f} nats a token")
+  print(f"gamma {gamma:3.1f}: {tpf:.2f} tokens per forward, judge {nats:.3f} nats per token")
 
 # %% [markdown]
 # ## Plot
@@ -98,7 +98,9 @@ axes.plot(*zip(*points, strict=True), "o-", color="#0072B2", label="SBD")
 for gamma, point in zip(gammas, points, strict=True):
   axes.annotate(f"{gamma:g}", point, xytext=(4, -10), textcoords="offset points", fontsize=8)
 axes.plot(*measure(verified), "s", color="#D55E00", label="verified SBD")
-axes.set(xlabel="tokens per forward", ylabel="judge NLL, nats a token", title="labels: gamma, nats")
+axes.set(
+  xlabel="tokens per forward", ylabel="judge NLL, nats per token", title="labels: gamma, nats"
+)
 _ = axes.legend()
 
 # %% [markdown]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import html
+from typing import TYPE_CHECKING
 
-from docutils import nodes
 from matplotlib.font_manager import FontProperties
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath, TextToPath
-from sphinx.application import Sphinx
+
+if TYPE_CHECKING:
+  from docutils import nodes
+  from sphinx.application import Sphinx
 
 _SIZE = 10.0  # points; the SVG is in em
 _LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C"}
@@ -41,18 +44,21 @@ def svg(tex: str) -> str:
   )
 
 
-def _inline(translator, node: nodes.math) -> None:
-  translator.body.append(svg(node.astext()))
-  raise nodes.SkipNode
-
-
-def _block(translator, node: nodes.math_block) -> None:
-  lines = [line for line in node.astext().split(r"\\") if line.strip()]
-  drawn = "<br>".join(svg(line) for line in lines)
-  translator.body.append(f'<div class="math-block">{drawn}</div>')
-  raise nodes.SkipNode
+def block(tex: str) -> str:
+  """Lines of mathematics, with two backslashes between them, below each other."""
+  lines = [line for line in tex.split(r"\\") if line.strip()]
+  return f'<div class="math-block">{"<br>".join(map(svg, lines))}</div>'
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-  app.add_html_math_renderer("mathtext", (_inline, None), (_block, None))
+  from docutils.nodes import SkipNode
+
+  def visitor(draw):
+    def visit(translator, node: nodes.Node) -> None:
+      translator.body.append(draw(node.astext()))
+      raise SkipNode
+
+    return visit
+
+  app.add_html_math_renderer("mathtext", (visitor(svg), None), (visitor(block), None))
   return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -50,7 +50,7 @@ prompts = ["Once upon a time", "Lily and Ben", "The big dog", "One day, a girl"]
 
 
 def measure(rule):
-  """Tokens per forward and judge NLL (nats a token)."""
+  """Tokens per forward and judge NLL (nats per token)."""
   method = sbdjax.decode.SBD(block_size=8, rule=rule)
   outputs = list(sbdjax.generate(model, prompts, method, max_tokens=50))
   scores = sbdjax.score(judge, [o.result.prompt_tokens + o.tokens for o in outputs])
@@ -71,7 +71,7 @@ import matplotlib.pyplot as plt
 figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
 for (name, points), marker in zip(curves.items(), "os", strict=True):
   axes.plot(*zip(*points, strict=True), marker + "-", label=name)
-axes.set(xlabel="tokens per forward", ylabel="judge NLL, nats a token")
+axes.set(xlabel="tokens per forward", ylabel="judge NLL, nats per token")
 _ = axes.legend()
 
 # %% [markdown]

@@ -1,8 +1,10 @@
 """The pages of docs/: what the build writes, what links to what, and the front page's length."""
 
 import importlib.util
+import os
 import pathlib
 import re
+import subprocess
 import sys
 
 import pytest
@@ -65,6 +67,50 @@ def test_links_out_of_the_pages_are_led_to_pages():
   assert "`Makefile`" in found and "[u](https://x.y)" in found and "[a](no/such/file)" in found
   with pytest.raises(FileNotFoundError, match="no/such"):
     links.rewritten("[a](no/such)", "docs", "page.md", pages, ROOT)
+
+
+def test_every_equation_can_be_drawn():
+  mathtext = module("mathtext")
+  found = [
+    tex
+    for path in sorted(DOCS.glob("[!_g]*/*.md")) + sorted(DOCS.glob("*.md"))
+    for tex in re.findall(r"^\$\$(.*?)\$\$$", path.read_text(), re.DOTALL | re.MULTILINE)
+  ]
+  assert len(found) >= 10
+  for tex in found:
+    assert mathtext.block(tex).count("<svg") >= 1
+  with pytest.raises(ValueError, match="nosuch"):
+    mathtext.svg(r"\nosuch{x}")
+
+
+def test_docstrings_become_rst():
+  prepared = module("docstrings").prepared
+  doc = """Makes y of x* and |x|, `a_` and b_.
+
+    y = a * x
+
+  * a point, and
+    more of it
+
+Attributes:
+  x: a number*.
+
+Metrics:
+  loss: one."""
+  found = "\n".join(prepared(doc.split("\n")))
+  assert r"x\* and \|x\|, `a_` and b\_." in found
+  assert "\n::\n\n    y = a * x" in found and "Attributes:\n  x: a number\\*." in found
+  assert "Metrics::\n\n  loss: one." in found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+  "page", ["tour.py", *(f"notebooks/{p.name}" for p in DOCS.glob("notebooks/*.py"))]
+)
+def test_notebooks_run_as_plain_python(page, tmp_path):
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
+  command = [sys.executable, str(DOCS / page)]
+  subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=600)
 
 
 def test_broken_links_are_found(tmp_path):
