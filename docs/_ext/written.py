@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pathlib
+import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import drawings
 import links
 
+import sbdjax
 from sbdjax import field_docs, losses, presets
 from sbdjax.cli import VERBS, methods
 from sbdjax.cli.bench import BENCHES
@@ -142,6 +144,50 @@ def verbs_page() -> str:
   )
 
 
+# Public names of sbdjax under their headings; what is in none of them stands under the first.
+_API: dict[str, tuple[str, ...]] = {
+  "Open, generate, score": (),
+  "Models": ("TransformerConfig", "LM", "make_lm", "SigmaLM", "make_sigma_lm"),
+  "Train": ("train", "presets"),
+  "Losses": ("losses",),
+  "Decoding": ("Limits", "Sampler", "decode"),
+  "Masks": ("masks",),
+}
+# Of modules whose public names are others than those they were written with.
+_FUNCTIONS = {"train": ("build.train",), "presets": ("load", "names")}
+
+
+def api_page() -> str:
+  """Every public name with its docstring."""
+  grouped = {name for names in _API.values() for name in names}
+  first = tuple(n for n in sbdjax.__all__ if n not in grouped and not n.startswith("_"))
+  parts = ["# API", "Public and stable are the names in `sbdjax.__all__` and what they document."]
+  for heading, names in _API.items():
+    directives = "\n".join(_directive(name) for name in names or first)
+    parts += [f"## {heading}", f"```{{eval-rst}}\n{directives}\n```"]
+  return "\n\n".join(parts) + "\n"
+
+
+def _directive(name: str) -> str:
+  """What makes autodoc show a public name of the package."""
+  value = getattr(sbdjax, name)
+  if name in _FUNCTIONS:
+    return "\n".join(f".. autofunction:: sbdjax.{name}.{part}" for part in _FUNCTIONS[name])
+  if inspect.ismodule(value):
+    # What it exports too is under another heading.
+    own = [n for n in value.__all__ if getattr(sbdjax, n, None) is not getattr(value, n)]
+    return f".. automodule:: sbdjax.{name}\n   :members: {', '.join(own)}\n   :imported-members:"
+  if not inspect.isclass(value):
+    return f".. autofunction:: sbdjax.{name}"
+  methods = [
+    n
+    for n, member in vars(value).items()
+    if not n.startswith("_") and isinstance(member, types.FunctionType | property)
+  ]
+  members = f"\n   :members: {', '.join(methods)}" if methods else ""
+  return f".. autoclass:: sbdjax.{name}{members}"
+
+
 def experiments_page() -> str:
   """The pages of the experiments."""
   names = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/README.md"))
@@ -162,6 +208,7 @@ def experiments_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+  "generated/api.md": api_page,
   "generated/config.md": config_page,
   "generated/decoder.md": decoder_page,
   "generated/presets.md": presets_page,

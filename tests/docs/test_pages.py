@@ -10,6 +10,7 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 
+import sbdjax
 from sbdjax import losses, presets
 from sbdjax.cli import VERBS
 from sbdjax.decode import registry
@@ -143,6 +144,13 @@ def test_every_decoder_preset_and_verb_is_on_its_page():
   assert all(f"\n## {name}\n" in page for name in presets.names())
   page = written.verbs_page()
   assert all(f"| `{name}` |" in page for name in VERBS)
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+  page = module("written").api_page()
+  for name in sbdjax.__all__:
+    assert name.startswith("_") or f":: sbdjax.{name}" in page, name
+  assert "   :members: AR, Alternating" in page
 
 
 def test_layers_are_drawn_from_the_test_that_holds_them():
