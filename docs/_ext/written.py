@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pathlib
+import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import drawings
@@ -235,16 +236,26 @@ def write(app: Sphinx | None = None) -> None:
   drawings.write(DOCS / "generated" / "drawings")
 
 
-def present(text: str) -> str:
-  """A page without the patterns of a toctree that no page fits, which Sphinx would warn of."""
-  kept = lambda line: not line.endswith("*") or " " in line or any(DOCS.glob(f"{line}.md"))
-  return "\n".join(line for line in text.split("\n") if kept(line))
+def with_other_pages(text: str, names: Iterable[str]) -> str:
+  """The index with every page of docs/ in a toctree: those it does not name stand at `{others}`.
+
+  Args:
+    text: of the index.
+    names: of the pages there are, some of which it may name too early.
+  """
+  names = set(names)
+  lines = text.split("\n")
+  named = {line for line in lines if re.fullmatch(r"\w+", line)}
+  others = "\n".join(sorted(names - named - {"index"}))
+  kept = (line for line in lines if line not in named or line in names)
+  return "\n".join(others if line == "{others}" else line for line in kept)
 
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
   """Links of the pages of docs/ itself."""
   if name == "index":
-    source[0] = present(source[0])
+    pages = [path.stem for path in (*DOCS.glob("*.md"), *DOCS.glob("*.py"))]
+    source[0] = with_other_pages(source[0], {*pages} - {"conf"})
   if not name.startswith("generated/"):
     page = f"{name}.md"
     folder = str(pathlib.PurePosixPath("docs", page).parent)

@@ -114,6 +114,13 @@ def test_notebooks_run_as_plain_python(page, tmp_path):
   subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=600)
 
 
+def test_every_page_is_in_the_index():
+  with_others = module("written").with_other_pages
+  text = "```{toctree}\n:hidden:\n\na\nlater\nmethods/index\n{others}\n```"
+  found = with_others(text, ["a", "index", "c", "b"])
+  assert found == "```{toctree}\n:hidden:\n\na\nmethods/index\nb\nc\n```"
+
+
 def test_broken_links_are_found(tmp_path):
   check = module("check_links")
   (tmp_path / "a.html").write_text('<a href="b.html#here">x</a><a href="https://x.y">y</a>')
