@@ -1,4 +1,4 @@
-"""Tables of the project's front page, from the records of the experiments.
+"""Tables of the page of results (docs/results.md), from the records of the experiments.
 
 python experiments/front_page.py      # prints them; experiments/tables.py writes them
 """
@@ -68,7 +68,7 @@ def by_the_clock() -> str:
   bounds = f"[{found['ratio_low']:.2f}, {found['ratio_high']:.2f}]"
   return (
     "by the clock of two CPU cores a loss: AR is "
-    f"{found['ratio']:.2f} {bounds} times as fast as the fastest of them ([benchmarks](experiments/benchmarks/README.md))"
+    f"{found['ratio']:.2f} {bounds} times as fast as the fastest of them ([benchmarks](../experiments/benchmarks/README.md))"
   )
 
 
@@ -123,7 +123,7 @@ def results() -> str:
       "decoding, training, compile time and memory; rooflines and dry runs of full-size configs"
     ),
   }
-  rows = [(f"[{name}](experiments/{name}/README.md)", text) for name, text in said.items()]
+  rows = [(f"[{name}](../experiments/{name}/README.md)", text) for name, text in said.items()]
   return markdown.table(("experiment", "result"), rows)
 
 
