@@ -97,7 +97,7 @@ def test_speeds_are_a_record_of_their_own_timed_in_one_run(finished, config):
 
 def test_draws_a_picture_and_prints_where(finished, config, capsys):
   assert (finished / "sweep.png").read_bytes().startswith(b"\x89PNG")
-  names = ["points.jsonl", "speeds.jsonl", "sweep.png"]
+  names = ["points.jsonl", "speeds.jsonl", "sweep.pdf", "sweep.png"]
   assert sorted(p.name for p in finished.iterdir()) == names
   assert entry.main(["sweep", f"--config={config}", f"--workdir={finished}"]) == 0
   out = capsys.readouterr().out
