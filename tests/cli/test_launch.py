@@ -17,6 +17,7 @@ import pytest
 from sbdjax import __main__ as entry
 from sbdjax import hosts
 from sbdjax.cli import launch
+from sbdjax.data import trajectories
 from sbdjax.errors import UsageError
 from sbdjax.share import Share, of_process
 from sbdjax.train import checkpoints
@@ -185,6 +186,24 @@ def test_sigterm_saves_in_all_processes_and_resumes(tmp_path, how):
   reached = int(re.search(r"stopped by SIGTERM: step (\d+) is saved", out)[1])
   assert checkpoints.steps(workdir)[-1] == reached
   _same_as_alone(tmp_path, workdir, reached)
+
+
+@pytest.mark.long
+def test_rounds_split_the_collecting_and_train_together(tmp_path):
+  config = "preset:stories_jacobi"
+  small = dict(limit=40, shard_size=8, batch_size=8, max_tokens=32, longest=16)
+  flags = [f"--config.collect.{name}={value}" for name, value in small.items()]
+  flags += ["--config.train.steps=3", "--config.train.batch_size=4", "--config.train.eval_every=0"]
+  flags += ["--config.optim.warmup_steps=1", f"--workdir={tmp_path / 'run'}"]
+  job = _launch(2, "train", f"--config={config}", *flags)
+  out, err = job.communicate(timeout=500)
+  assert job.returncode == 0, err
+  for number in (1, 2):
+    folder = tmp_path / "run" / f"round{number}"
+    assert (folder / "DONE").exists() and trajectories.is_complete(folder / "trajectories")
+  made = re.findall(r"\[(\d)\] shard (\d)/5", out)
+  of_round = [("0", "1"), ("0", "3"), ("0", "5"), ("1", "2"), ("1", "4")]
+  assert sorted(made) == sorted(2 * of_round)
 
 
 @pytest.mark.long
