@@ -93,6 +93,30 @@ def test_what_a_process_is_told():
     hosts.given({"JAX_PROCESS_ID": "0", "JAX_NUM_PROCESSES": "2"})
 
 
+def test_what_jax_says_of_a_broken_job_is_one_line():
+  """As jaxlib 0.10 prints it when process 0 was killed."""
+  service = "UNAVAILABLE: Failed to send RPC to coordination service."
+  ends = (
+    "client.h:80] Terminating process because the JAX distributed service detected fatal errors."
+  )
+  lines = [
+    "step 3",
+    "W1123 06:53:34.777681   29109 preemption_sync_manager.cc:147] Failed to retrieve preemption",
+    "Additional GRPC error information from remote target coordination_service",
+    ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"reset by peer"}',
+    "E1123 06:53:34.777766   29109 coordination_service_agent.cc:289] Polled an error",
+    f"F1123 06:53:34.777771   29109 {ends} absl::Status: {service}",
+    "*** Check failure stack trace: ***",
+    "    @     0x7fa346c40634  absl::lts_20260107::log_internal::LogMessage::SendToLog()",
+  ]
+  first, last = launch.in_short(iter(lines))
+  assert first == "step 3" and service in last and "running the command again resumes" in last
+  assert list(launch.in_short(iter(["E1123 of something else", "error: x"]))) == [
+    "E1123 of something else",
+    "error: x",
+  ]
+
+
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
@@ -166,10 +190,9 @@ def test_a_killed_process_ends_the_job_which_resumes(tmp_path, number):
   _, err = job.communicate(timeout=300)
   assert time.monotonic() - killed < 40 and job.returncode == 128 + 9
   assert f"launch: process {number} ended by SIGKILL" in err and "Traceback" not in err
-  if number:  # else JAX may notice that its service is gone before the arrays do
-    for other in {0, 1, 2, 3} - {number}:
-      told = [line for line in err.splitlines() if line.startswith(f"[{other}]")]
-      assert len(told) == 1 and "another process of the job has ended" in told[0], told
+  for other in {0, 1, 2, 3} - {number}:
+    told = [line for line in err.splitlines() if line.startswith(f"[{other}]")]
+    assert len(told) == 1 and "another process of the job has ended" in told[0], told
   _same_as_alone(tmp_path, workdir, max(checkpoints.steps(workdir)))
 
 
