@@ -80,10 +80,11 @@ def test_a_line_is_that_of_its_prompt_alone(tiny, made, capsys):
 def test_an_id_decides_the_noise_and_a_line_its_ends(tiny, made):
   found, model = lines(made[1]), load_pretrained(tiny)
 
+  sampler = AR(Categorical(1.5)).sampler(model.lm, Limits(12, model.generation.eos_ids))
+  run = jax.jit(lambda p, *args: decode(sampler, p, *args).out)
+
   def alone(number):
-    sampler = AR(Categorical(1.5)).sampler(model.lm, Limits(12, model.generation.eos_ids))
     keys = jax.random.fold_in(jax.random.key(0), number)[None]
-    run = jax.jit(lambda p, *args: decode(sampler, p, *args).out)
     out = run(model.params, np.array([[5, 6]], np.int32), np.array([2], np.int32), keys)
     return np.asarray(out.tokens_BxC)[0, 2 : int(out.length_B[0])].tolist()
 
