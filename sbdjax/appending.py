@@ -7,10 +7,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-try:
-  import fcntl
-except ImportError:  # Windows
-  fcntl = None  # type: ignore[assignment]
+from sbdjax.file_locks import lock
 
 _PIECE = 1 << 16
 
@@ -31,8 +28,7 @@ def append_lines(path: pathlib.Path, lines: Sequence[str]) -> None:
   """
   try:
     with path.open("a+b", buffering=0) as file:
-      if fcntl is not None:
-        fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed
+      lock(file)
       whole = _whole_lines(file)
       if whole < file.seek(0, os.SEEK_END):
         file.truncate(whole)

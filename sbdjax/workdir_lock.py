@@ -1,7 +1,7 @@
 """One process writes a workdir: a lock that its death ends.
 
 The lock is the system's (`fcntl.lockf`), on a small file that says who holds it. The system drops it
-with the process, however that ends, so that a file left behind by a killed one is no obstacle.
+with the process, however that ends, so that the file of a killed one is no obstacle.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from sbdjax.errors import UsageError
-
-try:
-  import fcntl
-except ImportError:  # Windows: nobody is kept out there
-  fcntl = None  # type: ignore[assignment]
+from sbdjax.file_locks import lock
 
 FILE = ".lock"
 _TAKEN = (errno.EACCES, errno.EAGAIN)
@@ -109,8 +105,8 @@ def _locked(
   finally:
     # Removed while it is held: whoever opened it before finds that it is another file now.
     with contextlib.suppress(OSError):
-      if shared and fcntl is not None:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else is left, or it stays
+      if shared:
+        lock(file, wait=False)  # nobody else is left, or it stays
       path.unlink()
     _OURS.discard(key)
     file.close()
@@ -124,8 +120,7 @@ def _take(path: pathlib.Path, shared: bool) -> tuple[IO[bytes] | None, str]:
       if _key(file) in _OURS:
         _KEPT_OPEN.append(file)  # to close any handle of it would drop the lock
         return None, _holder(file)
-      if fcntl is not None:
-        fcntl.lockf(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+      lock(file, shared=shared, wait=False)
       if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
         return file, ""
       file.close()

@@ -20,8 +20,18 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
-  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock", "share"),
-  ("pytree",),
+  ("file_locks",),
+  (
+    "foreign",
+    "failures",
+    "memory",
+    "plain_json",
+    "appending",
+    "workdir_lock",
+    "bootstrap",
+    "share",
+  ),
+  ("pytree", "hosts"),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
@@ -31,7 +41,7 @@ LAYERS = [
   ("sigma_lm",),
   ("corruption", "reductions"),
   ("losses", "decode", "likelihood"),
-  ("prompts",),
+  ("prompts", "figures"),
   ("train", "bench"),
   ("evals",),
   ("batch",),
@@ -41,8 +51,8 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
-  "report": {"errors"},
+  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json", "share"},
+  "report": {"errors", "bootstrap"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",
@@ -63,6 +73,7 @@ SIDE = {
 USES_SIDE = {
   name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
 }
+USES_SIDE["figures"] = {"data"}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
 LAZY = {("interop", "train")}
