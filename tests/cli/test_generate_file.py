@@ -267,6 +267,17 @@ def test_progress_without_a_terminal(monkeypatch, capsys):
 
 
 @pytest.mark.long
+def test_processes_that_are_launched_write_the_same_together(tiny, made, tmp_path):
+  source, out = made
+  command = [sys.executable, "-m", "sbdjax", "launch", "--processes=3", "--", "generate"]
+  command += [f"--checkpoint={tiny}", f"--prompts={source}", f"--out={tmp_path}/out.jsonl"]
+  done = subprocess.run([*command, *NOISE, "--reveal_order"], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  assert entry.main(["merge", str(tmp_path / "out.jsonl")]) == 0
+  assert (tmp_path / "out.jsonl").read_bytes() == out.read_bytes()
+
+
+@pytest.mark.long
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path):
   requests = [{"prompt": f"Once upon a time {i}", "max_tokens": 4 + i % 17} for i in range(60)]
   source = written(tmp_path / "in.jsonl", requests)
