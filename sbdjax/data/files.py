@@ -2,21 +2,18 @@
 
 import gzip
 import json
-import logging
 import lzma
 import os
 import pathlib
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from sbdjax import failures, foreign, memory
+from sbdjax.data import records
 from sbdjax.data.corpus import Document
 from sbdjax.errors import DataError
-
-_log = logging.getLogger(__name__)
-
 
 def _unzip_only_member(path: pathlib.Path) -> bytes:
   with zipfile.ZipFile(path) as archive:
@@ -54,11 +51,13 @@ def _decompressed(open_file: Callable[[pathlib.Path], Any]) -> Callable[[pathlib
 
 
 _PIECE = 1 << 24
+_LONGEST_LINE = 1 << 28
 _READERS = {
   ".xz": _decompressed(lzma.open),
   ".gz": _decompressed(gzip.open),
   ".zip": _unzip_only_member,
 }
+_OPENERS: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
 
 
 def read_bytes(path: pathlib.Path, decompress: bool = True) -> bytes:
@@ -91,60 +90,50 @@ def read_documents(path: pathlib.Path, separator: str) -> list[Document]:
   Raises:
     DataError: unreadable, not UTF-8, or nothing but separators.
   """
-  texts = [text.strip() for text in read_text(path).split(separator)]
+  whole = read_text(path)
+  if records.are_lines_of_json(whole):
+    raise DataError(
+      f"{path} is JSON lines, not plain text: set data.source=jsonl (or name it with .jsonl)"
+    )
+  texts = [text.strip() for text in whole.split(separator)]
   documents = [Document(text) for text in texts if text]
   if not documents:
     raise DataError(f"{path} holds no document: there is nothing between its {separator!r}")
   return documents
 
 
-def _as_document(record: Any) -> Document | None:
-  """The document in a JSON record, or None where it has none of the known forms."""
-  if not isinstance(record, dict):
-    return None
-  if _is_ids(record.get("tokens")) and _is_ids(record.get("prompt_tokens", [])):
-    return Document(record["tokens"], record.get("prompt_tokens", []))
-  if isinstance(record.get("prompt"), str) and isinstance(record.get("response"), str):
-    return Document(record["response"], record["prompt"])
-  return Document(record["text"]) if isinstance(record.get("text"), str) else None
+def read_jsonl(path: pathlib.Path, text_field: str = "text") -> list[Document]:
+  """One JSON object a line; see `records.document_of` for what it may hold.
 
-
-def _is_ids(value: Any) -> bool:
-  return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**31 for item in value)
-
-
-def read_jsonl(path: pathlib.Path) -> list[Document]:
-  """One JSON object a line: `tokens` (and `prompt_tokens`), `prompt` and `response`, or `text`.
-
-  Lines that are damaged or have none of these are skipped, and a warning says how many: a file cut
-  in the middle of its last line is common.
+  Lines that are damaged or hold no text are skipped, and a warning says how many: a file cut in the
+  middle of its last line is common.
 
   Raises:
     DataError: unreadable, or no line is usable.
   """
-  documents, skipped = [], []
-  for number, line in enumerate(read_text(path).split("\n"), 1):
-    if not line.strip():
-      continue
-    try:
-      document = _as_document(json.loads(line))
-    except (ValueError, RecursionError):
-      document = None
-    if document is None:
-      skipped.append(number)
-    elif len(document.body):
-      documents.append(document)
-  if not documents:
-    raise DataError(
-      f"{path} has no usable line among {len(skipped)}: each must be a JSON object with `text`, "
-      "with `prompt` and `response`, or with `tokens`"
-    )
-  if skipped:
-    _log.warning(
-      "%s: skipped %d of %d lines that are damaged or lack text (first: line %d)",
-      path, len(skipped), len(skipped) + len(documents), skipped[0],
-    )  # fmt: skip
-  return documents
+  return list(records.parse_lines(read_text(path).split("\n"), path, text_field))
+
+
+def iter_lines(path: pathlib.Path) -> Iterator[str]:
+  """The lines of a UTF-8 file (.xz and .gz are opened), one at a time.
+
+  Raises:
+    DataError: it cannot be read, is cut or damaged, or has a line beyond all measure.
+  """
+  opener: Callable[..., IO[bytes]] = _OPENERS.get(path.suffix, open)
+  at = 0
+  with failures.reading(foreign.regular(path, DataError), DataError), opener(path, "rb") as file:
+    while line := file.readline(_LONGEST_LINE):
+      if len(line) == _LONGEST_LINE:
+        raise DataError(f"{path} has a line of more than {memory.show(_LONGEST_LINE)}: cut it up")
+      try:
+        text = line.decode("utf-8-sig" if not at else "utf-8")
+      except UnicodeDecodeError as error:
+        raise DataError(
+          f"{path} is not UTF-8 text (byte {at + error.start}): convert it, e.g. with iconv"
+        ) from error
+      at += len(line)
+      yield text
 
 
 def read_prompts(path: pathlib.Path) -> list[str]:
@@ -157,6 +146,8 @@ def read_prompts(path: pathlib.Path) -> list[str]:
   """
   text = read_text(path)
   if ".jsonl" not in path.suffixes:
+    if records.are_lines_of_json(text):
+      raise DataError(f"{path} is JSON lines, not prompts of a line each: name it with .jsonl")
     return [line for line in text.splitlines() if line.strip()]
   lines = enumerate(text.split("\n"), 1)
   return [_prompt(path, number, line) for number, line in lines if line.strip()]
