@@ -12,6 +12,7 @@ sbdjax/data/sources.py. Re-running the command resumes. A config file with `get_
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable, Mapping
 
 import jax
 from ml_collections import ConfigDict
@@ -43,6 +44,32 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
 
 
+def start(flag: str, overrides: Mapping[str, str], workdir: pathlib.Path) -> pathlib.Path | None:
+  """Trains, on from where `workdir` is if it was started before; also in rounds.
+
+  Args:
+    flag: see `common.open_config`.
+    overrides: {"section.field": text}.
+
+  Returns:
+    The training workdir with the model (of rounds, the last), or None where a signal has stopped it.
+
+  Raises:
+    UsageError, DataError, CheckpointError, DivergedError: see `train.build.train`.
+  """
+  found = rounds.read(flag)
+  config = load_config(flag, overrides, _sections(found is not None))
+  if found is None:
+    state = train(config, workdir)
+    return workdir if int(state.step) >= config.train.steps else None
+  return rounds.run(rounds.plan(config, found, workdir, overrides), parse_settings, train)
+
+
+def _sections(in_rounds: bool) -> Callable[[ConfigDict], dict[str, type]]:
+  """config -> the dataclasses of its sections."""
+  return (lambda c: {**schema(c), **trajectories.SECTIONS}) if in_rounds else schema
+
+
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
@@ -58,18 +85,12 @@ def main(argv: list[str]) -> int:
   args = parser.parse_args(rest)
   if args.workdir is None and args.dry_run is None:
     raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
-  found = rounds.read(args.config)
-  sections = schema if found is None else lambda c: {**schema(c), **trajectories.SECTIONS}
-  config = load_config(args.config, overrides, sections)
   if args.dry_run is not None:
-    return _dry_run(config, args.dry_run, args.json)
-  workdir = pathlib.Path(args.workdir).expanduser()
-  if found is None:
-    state = train(config, workdir)
-    return 0 if int(state.step) >= config.train.steps else STOPPED
-  planned = rounds.plan(config, found, workdir, overrides)
-  last = rounds.run(planned, parse_settings, train)
+    sections = _sections(rounds.read(args.config) is not None)
+    return _dry_run(load_config(args.config, overrides, sections), args.dry_run, args.json)
+  last = start(args.config, overrides, pathlib.Path(args.workdir).expanduser())
   if last is None:
     return STOPPED
-  print(f"model: {last}")
+  if rounds.read(args.config) is not None:
+    print(f"model: {last}")
   return 0

@@ -52,6 +52,10 @@ class DataConfig:
     tokenizer: as for `tokenizers.load_tokenizer`; in training also "checkpoint": that of
       `init.checkpoint`.
     add_bos, add_eos: put the tokenizer's bos before, its eos after every document of text.
+    chat: a prompt and its response are what a user says and the answer to it: the tokenizer's chat
+      template writes them, as it does `messages`.
+    multiple: each document is given a length that is a multiple of so many tokens, as a
+      block-diffusion model needs it (`corpus.aligned`).
     seq_len: L, tokens in a row.
     packing: "concat" (documents one after the other, cut every L tokens, no padding), "first_fit"
       (whole documents, several in a row; one longer than L is cut), "pad" (one document, or part of
@@ -79,6 +83,8 @@ class DataConfig:
   tokenizer: str = "tok512"
   add_bos: bool = True
   add_eos: bool = False
+  chat: bool = False
+  multiple: int = 1
   seq_len: int = 256
   packing: str = "concat"
   reset_positions: bool = False
@@ -97,6 +103,8 @@ class DataConfig:
       )
     if self.seq_len > _MAX_LENGTH:
       raise UsageError(f"data.seq_len={self.seq_len} is too large: at most {_MAX_LENGTH}")
+    if self.multiple < 1:
+      raise UsageError(f"data.multiple={self.multiple} must be at least 1")
     if not self.separator:
       raise UsageError("data.separator is empty: give the string that stands between documents")
     if bool(self.mixture) != (self.source == MIXTURE):

@@ -3,7 +3,7 @@ as targets.
 
 What is trained on is what decoding sees. Turn i, said by the assistant, begins where the template
 ends `messages[:i]` with a generation prompt, and ends with its end token. Text before it, between
-turns and after it is given. Each stretch is encoded apart, so that the boundary of the loss is a
+turns is given, and what the template puts after the last end is left out. Each stretch is encoded apart, so that the boundary of the loss is a
 token boundary.
 
 Most templates write a beginning of a conversation as the beginning of the whole, and a conversation
@@ -50,8 +50,14 @@ def needs_template(tokenizer: Tokenizer) -> Any:
   return tokenizer
 
 
-def write(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Document]:
+def write(
+  documents: Iterable[Document], tokenizer: Tokenizer, chat: bool = False
+) -> Iterator[Document]:
   """`documents`, conversations among them as token ids; all others as they are.
+
+  Args:
+    tokenizer: has a chat template, where there are conversations.
+    chat: a prompt and its response, both texts, are a conversation of one turn.
 
   Conversations that the template refuses, or in which the assistant says nothing, are left out, and a
   warning says how many.
@@ -62,12 +68,13 @@ def write(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Docum
   """
   found, refused, reason = 0, 0, ""
   for document in documents:
-    if not document.messages:
+    messages = as_messages(document, chat)
+    if not messages:
       yield document
       continue
     chatting = needs_template(tokenizer)
     try:
-      made = encode(document.messages, chatting)
+      made = encode(messages, chatting)
     except DataError as e:
       refused, reason = refused + 1, reason or str(e)
       continue
@@ -77,6 +84,20 @@ def write(documents: Iterable[Document], tokenizer: Tokenizer) -> Iterator[Docum
     raise DataError(f"none of the {refused} conversations can be used; the first: {reason}")
   if refused:
     _log.warning("left out %d conversations; the first: %s", refused, reason)
+
+
+def as_messages(document: Document, chat: bool = False) -> Messages:
+  """The conversation of a document; () where it is none. See `write` for `chat`."""
+  if chat and document.prompt and isinstance(document.prompt, str):
+    said = {"role": ASSISTANT, "content": document.body}
+    return ({"role": "user", "content": document.prompt}, said)
+  return document.messages
+
+
+def question(messages: Messages, tokenizer: Tokenizer) -> str:
+  """The beginning of a conversation, up to where the assistant's first turn begins."""
+  first = next((i for i, m in enumerate(messages) if m["role"] == ASSISTANT), len(messages))
+  return needs_template(tokenizer).chat_template.render(messages[:first])
 
 
 def encode(messages: Messages, tokenizer: _Chatting) -> list[Document]:
@@ -116,5 +137,7 @@ def _document(text: str, spans: Sequence[tuple[int, int]], tokenizer: _Chatting)
     ids += [*given, *answer]
     targets += [False] * len(given) + [True] * size + [False] * (len(answer) - size)
     at = stop
-  first = targets.index(True) if True in targets else len(ids)
-  return Document(ids[first:], ids[:first], np.array(targets[first:], bool))
+  if True not in targets:
+    raise DataError("in a conversation of `messages` the assistant's turns are empty")
+  first, stop = targets.index(True), len(targets) - targets[::-1].index(True)
+  return Document(ids[first:stop], ids[:first], np.array(targets[first:stop], bool))

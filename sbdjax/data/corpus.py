@@ -202,3 +202,43 @@ def tokenize(
     origin,
     np.concatenate(targets) if targets else None,
   )
+
+
+def aligned(corpus: Corpus, multiple: int, ends: Sequence[int]) -> Corpus:
+  """`corpus` with documents whose lengths are multiples of `multiple` tokens.
+
+  A document that ends in one of `ends` is continued with it, as targets: a block-diffusion model then
+  learns what to put after the end of a text inside a block. Any other loses its last tokens, and one
+  that keeps nothing but its prompt is left out.
+
+  Raises:
+    DataError: no document is left.
+  """
+  if multiple == 1:
+    return corpus
+  given = np.zeros_like(corpus.lengths) if corpus.prompt_lengths is None else corpus.prompt_lengths
+  tokens: list[np.ndarray] = []
+  targets: list[np.ndarray] = []
+  kept: list[int] = []
+  for i, (start, length) in enumerate(zip(corpus.starts, corpus.lengths, strict=True)):
+    span = slice(start, start + length)
+    ids, excess = corpus.tokens[span], int(length) % multiple
+    chosen = np.ones(length, bool) if corpus.targets is None else corpus.targets[span]
+    if excess and int(ids[-1]) in ends:
+      ids = np.concatenate([ids, np.full(multiple - excess, ids[-1])])
+      chosen = np.concatenate([chosen, np.ones(multiple - excess, bool)])
+    elif excess:
+      ids, chosen = ids[:-excess], chosen[:-excess]
+    if len(ids) > given[i]:
+      tokens.append(ids)
+      targets.append(chosen)
+      kept.append(i)
+  if not kept:
+    raise DataError(f"{corpus.origin}: no document has {multiple} tokens: set data.multiple=1")
+  return Corpus(
+    np.concatenate(tokens),
+    np.array([len(ids) for ids in tokens], np.int64),
+    None if corpus.prompt_lengths is None else corpus.prompt_lengths[kept],
+    corpus.origin,
+    None if corpus.targets is None else np.concatenate(targets),
+  )

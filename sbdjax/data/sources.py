@@ -24,7 +24,7 @@ from sbdjax.data.config import (
   DataConfig,
   check_choice,
 )
-from sbdjax.data.corpus import Corpus, Document, check_ids, tokenize
+from sbdjax.data.corpus import Corpus, Document, aligned, check_ids, tokenize
 from sbdjax.data.fasta import read_fasta
 from sbdjax.data.files import read_documents, read_jsonl
 from sbdjax.data.splits import split_range
@@ -69,14 +69,24 @@ def _choose_file(config: DataConfig, split: str) -> tuple[str, bool]:
 def _tokenize(
   documents: list[Document], config: DataConfig, tokenizer: Tokenizer, origin: str
 ) -> Corpus:
-  return tokenize(
-    list(conversations.write(documents, tokenizer)),
+  corpus = tokenize(
+    list(conversations.write(documents, tokenizer, config.chat)),
     tokenizer,
     add_bos=config.add_bos and config.packing != "crop",  # there they stand around what is cut
     add_eos=config.add_eos and config.packing != "crop",
     bos_is_given=config.separate_documents,
     origin=origin,
   )
+  return _aligned(corpus, config, tokenizer)
+
+
+def _aligned(corpus: Corpus, config: DataConfig, tokenizer: Tokenizer) -> Corpus:
+  """Documents as long as `data.multiple` asks for."""
+  # Models of llama2.c end a text with their bos.
+  ends = [i for i in (tokenizer.eos_id, tokenizer.bos_id) if i is not None]
+  if config.multiple > 1 and not ends:
+    raise UsageError(f"data.multiple={config.multiple} needs a tokenizer with an eos: set it to 1")
+  return aligned(corpus, config.multiple, ends)
 
 
 def _load_files(
@@ -112,14 +122,14 @@ def _load_found(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
     return _tokenize(there, config, tokenizer, f"{file}: {len(there):,} documents")
 
   def tokens_of(some: Sequence[Document]) -> Corpus | None:
-    written = list(conversations.write(some, tokenizer))
+    written = list(conversations.write(some, tokenizer, config.chat))
     return _tokenize(written, config, tokenizer, file) if written else None
 
   made_of = dict(
     files=[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in found.paths],
     tokenizer=[str(tokenizer.origin), tokenizer.vocab_size],
     settings=[config.separator, config.text_field, config.add_bos, config.add_eos],
-    rows=[config.packing == "crop", config.separate_documents],
+    rows=[config.packing == "crop", config.separate_documents, config.multiple, config.chat],
   )
   place = token_store.place(pathlib.Path(config.token_dir).expanduser(), made_of)
   corpus = token_store.load(place, documents, tokens_of, tokenizer.vocab_size, file)
@@ -201,7 +211,7 @@ def _load_tokens(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus
   if shared:
     corpus = _take_split(corpus, split, config.split_sizes)
   check_ids(corpus.tokens, tokenizer.vocab_size, str(path))
-  return corpus
+  return _aligned(corpus, config, tokenizer)
 
 
 def _load_tfds(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:

@@ -1,0 +1,317 @@
+"""The config that `finetune` derives from a model, its data and a method."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import pprint
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from sbdjax import prompts as prompting
+from sbdjax.cli import collect, flags, trajectories
+from sbdjax.cli.finetune_recipes import BLOCK, RECIPES, Facts, Recipe, learning_rate, of_rows, scale
+from sbdjax.data import assets, conversations, folders, sources
+from sbdjax.data.config import OF_CHECKPOINT, DataConfig
+from sbdjax.data.corpus import Corpus
+from sbdjax.data.files import write_atomically
+from sbdjax.data.tokenizers import Tokenizer, beginning
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.decoding import Decoding
+from sbdjax.errors import DataError, UsageError
+from sbdjax.evals import record
+from sbdjax.interop.mask_token import find_reserved
+from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
+from sbdjax.settings import Section, to_dataclass
+from sbdjax.train.settings import Settings, schema
+
+# Documents from which on some are held out for evaluations; texts of a sample.
+_HOLD_OUT_FROM, _SAMPLE_TOKENS = 20, 48
+_SPLITS = (0.95, 0.05, 0.0)
+_OPENING, _LONGEST_PROMPT = 48, 1024
+
+
+class Request(NamedTuple):
+  """What a user asks for: the flags of the verb."""
+
+  model: str
+  data: list[str]
+  mix: str | None
+  method: str
+  self_distill: bool
+  chat: bool
+  texts: int
+  max_tokens: int
+  epochs: float
+
+
+def sections_of(recipe: Recipe) -> Callable[[Section], dict[str, type]]:
+  """What `load_config` takes to check overrides: the sections of a config of this method."""
+  more = {} if recipe.noise is None else trajectories.SECTIONS
+  return lambda config: {**schema(config), **more}
+
+
+def make(request: Request, out: pathlib.Path, console: Console) -> dict[str, Any]:
+  """The config, as plain sections.
+
+  Where the model's own text is asked for, it is collected into `out`/collected.
+
+  Raises:
+    UsageError: the method is not for this model, or the settings do not fit.
+    DataError, CheckpointError: what is named cannot be read.
+  """
+  recipe = RECIPES[request.method]
+  model = load_pretrained(request.model, dtype=STORED)
+  lm, tokenizer = model.need_lm(), model.need_tokenizer()
+  if model.generation.attention not in recipe.attention or model.generation.shifted:
+    raise UsageError(
+      f"{request.model} is a diffusion model ({model.generation.attention} attention), which "
+      f"--method={request.method} does not go on from: use one that predicts next tokens"
+    )
+  data = _data_section(request, recipe, tokenizer, out)
+  if request.self_distill and recipe.noise is None:
+    data |= dict(source="tokens", path=str(_collected(request, model, data, out, console)))
+  init, of_model = _start(request, recipe, model)
+  params = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lm.init, jax.random.key(0))))
+  devices = jax.device_count()
+  accelerated = jax.default_backend() != "cpu"
+  if accelerated:
+    of_model |= dict(param_dtype="float32", compute_dtype="bfloat16")
+  facts = Facts(params, lm.config.max_seq_len, 0, 0, devices, accelerated)
+  rate = learning_rate(recipe, params)
+  sampled: dict[str, Any] = {}
+  if recipe.noise is not None:
+    found, sizes, held_out = _trajectories(request, recipe, model, data, facts)
+  else:
+    corpora = _corpora(data, tokenizer)
+    lengths = np.concatenate([corpus.lengths for corpus in corpora])
+    held_out = min(len(corpus.lengths) for corpus in corpora) >= _HOLD_OUT_FROM
+    facts = facts._replace(
+      tokens=int(lengths.sum()), long_document=int(np.quantile(lengths, 0.95))
+    )
+    sizes = scale(recipe, facts, request.epochs)
+    found = {"data": data | dict(recipe.data, seq_len=sizes.seq_len)}
+  found["data"]["split_sizes"] = _SPLITS if held_out else (1.0, 0.0, 0.0)
+  sampled = _samples(recipe, model, request, sizes.steps)
+  often = max(1, sizes.steps // 4)
+  return (
+    dict(init=init)
+    | ({"model": of_model} if of_model else {})
+    | found
+    | dict(
+      loss=dict(recipe.loss),
+      optim=dict(
+        name="adamw",
+        learning_rate=rate,
+        schedule="cosine",
+        warmup_steps=sizes.warmup,
+        final_fraction=0.02,
+        b2=0.98,
+        weight_decay=0.0,
+        clip_norm=1.0,
+      ),
+      train=dict(
+        steps=sizes.steps,
+        batch_size=sizes.batch_size,
+        accumulation=1,
+        log_every=max(1, min(50, sizes.steps // 10)),
+        eval_every=often if held_out else 0,
+        eval_batches=16,
+        checkpoint_every=max(often, 25),
+        seed=0,
+      ),
+      parallel=dict(mode="mesh"),
+    )
+    | sampled
+  )
+
+
+def _data_section(
+  request: Request, recipe: Recipe, tokenizer: Tokenizer, out: pathlib.Path
+) -> dict[str, Any]:
+  """Where text is read from and how it is written as tokens."""
+  paths = [_absolute(path) for path in request.data]
+  if len(paths) == 1:
+    source = sources.source_of(paths[0])
+    where: dict[str, Any] = dict(source=source, path=paths[0])
+  else:
+    weights = _weights(request.mix, len(paths))
+    where = dict(source="mixture", mixture=tuple(zip(paths, weights, strict=True)))
+  return where | dict(
+    token_dir=str((out / "tokens").resolve()),
+    tokenizer=OF_CHECKPOINT,
+    add_bos=bool(beginning(tokenizer)),
+    add_eos=tokenizer.eos_id is not None,
+    chat=request.chat,
+    packing="first_fit",
+    reset_positions=True,
+    separate_documents=True,
+  )
+
+
+def _absolute(path: str) -> str:
+  """A path that holds in any folder; that of an embedded file as it is."""
+  return path if path.startswith(assets.PREFIX) else str(pathlib.Path(path).resolve())
+
+
+def _weights(text: str | None, count: int) -> tuple[float, ...]:
+  if text is None:
+    return (1.0,) * count
+  try:
+    weights = tuple(float(part) for part in text.split(","))
+  except ValueError:
+    weights = ()
+  if len(weights) != count or not min(weights) > 0:
+    raise UsageError(f"--mix={text}: give {count} positive numbers, one for each --data, like 3,1")
+  return weights
+
+
+def _start(
+  request: Request, recipe: Recipe, model: Pretrained
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The sections `init` and `model`: with a mask token, where the method needs one and there is none."""
+  place = pathlib.Path(request.model).expanduser()
+  init: dict[str, Any] = dict(checkpoint=_absolute(str(place)) if place.exists() else request.model)
+  fields = {name: dict(value) for name, value in recipe.model.items()}
+  shape = model.lm.config
+  if recipe.needs_mask and shape.mask_id is None:
+    token = find_reserved(shape, model.need_tokenizer())
+    if token is None:
+      init["mask_token"] = True
+    else:
+      fields["mask_id"] = token
+  return init, fields
+
+
+def _corpora(data: Mapping[str, Any], tokenizer: Tokenizer) -> list[Corpus]:
+  """The tokens of each part of the data, with what may be held out of them."""
+  settings = to_dataclass(DataConfig, {**data, "split_sizes": (1.0, 0.0, 0.0)}, "data")
+  return [sources.load_corpus(part, "train", tokenizer) for part, _ in sources.parts_of(settings)]
+
+
+def _longest(data: DataConfig, model: Pretrained, max_tokens: int) -> int:
+  """Tokens of a prompt that a text is told on from: a whole prompt, or the opening of a text."""
+  room = model.lm.config.max_seq_len - max_tokens
+  if room < 1:
+    raise UsageError(
+      f"--max_tokens={max_tokens} leaves no room for a prompt in the model's context of "
+      f"{model.lm.config.max_seq_len} tokens: lower it"
+    )
+  corpus = sources.load_corpus(data, "train", model.need_tokenizer())
+  given = corpus.prompt_lengths
+  has_prompts = given is not None and bool((given > data.add_bos).all())
+  return min(room, _LONGEST_PROMPT if has_prompts else _OPENING)
+
+
+def _openings(
+  request: Request, model: Pretrained, data: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], list[list[int]]]:
+  """The sections `collect` and `prompts`, and the prompts that they give."""
+  prompts = {**data, "split_sizes": (1.0, 0.0, 0.0)}
+  settings = to_dataclass(DataConfig, prompts, "prompts")
+  longest = _longest(settings, model, request.max_tokens)
+  fields: dict[str, Any] = dict(
+    checkpoint=request.model,
+    block_size=BLOCK,
+    max_tokens=request.max_tokens,
+    shortest=min(4, longest),
+    longest=longest,
+    limit=request.texts,
+    batch_size=32,
+    shard_size=256,
+    seed=0,
+  )
+  how = to_dataclass(trajectories.CollectConfig, fields, "collect")
+  return fields, prompts, trajectories.read_prompts(how, settings, model)
+
+
+def _trajectories(
+  request: Request, recipe: Recipe, model: Pretrained, data: Mapping[str, Any], facts: Facts
+) -> tuple[dict[str, Any], Any, bool]:
+  """The sections of a run on the model's own trajectories, its sizes, and whether some are held out."""
+  fields, prompts, openings = _openings(request, model, data)
+  seq_len = max(map(len, openings)) + request.max_tokens // BLOCK * BLOCK
+  sizes = of_rows(len(openings), seq_len, facts, request.epochs)
+  section = dict(
+    source="trajectories", path="", tokenizer=OF_CHECKPOINT, seq_len=seq_len, noise=dict(recipe.noise or {})
+  )
+  held_out = len(openings) >= _HOLD_OUT_FROM
+  return {"prompts": prompts, "collect": fields, "data": section}, sizes, held_out
+
+
+def _collected(
+  request: Request, model: Pretrained, data: Mapping[str, Any], out: pathlib.Path, console: Console
+) -> pathlib.Path:
+  """The file with what the model writes itself; made by what the verb `collect` does."""
+  decoded = load_pretrained(request.model)  # in the dtype of decoding
+  fields, _, prompts = _openings(request, decoded, data)
+  decoding = Decoding(AR(), request.max_tokens).for_model(decoded.lm, decoded.generation)
+  prompting.check(prompts, decoded, decoding)
+  settings = {
+    "checkpoint": request.model,
+    "decoder": decoding.flat(),
+    "texts": len(prompts),
+    "prompts_crc32": zlib.crc32(json.dumps(prompts).encode()),
+    "weights_crc32": record.fingerprint(decoded.params),
+    "vocab_size": decoded.need_tokenizer().vocab_size,
+  }
+  folder = record.open_workdir(str(out / "collected"))
+  console.print(
+    f"the model's own text: {len(prompts):,} prompts, up to {request.max_tokens} tokens each, into {folder}"
+  )
+  sizes = {name: fields[name] for name in ("shard_size", "batch_size", "seed")}
+  collect.collect(collect.Collection(decoded, decoding, prompts, folder, settings, **sizes), console)
+  return (folder / collect.TOKENS).resolve()
+
+
+def _samples(recipe: Recipe, model: Pretrained, request: Request, steps: int) -> dict[str, Any]:
+  """The section `tracking`: what is decoded at intervals."""
+  if "tracking" not in Settings._fields:
+    return {}
+  prompt = next(_prompts(request, model.need_tokenizer()), "")
+  ids = prompting.encode(model.need_tokenizer(), prompt)
+  if not ids or len(ids) + _SAMPLE_TOKENS + BLOCK > model.lm.config.max_seq_len:
+    return {}
+  decoder = f"{recipe.decoder} max_tokens={_SAMPLE_TOKENS}"
+  samples = dict(every=max(1, steps // 4), prompts=(prompt,), decoder=decoder)
+  return {"tracking": {"samples": samples}}
+
+
+def _prompts(request: Request, tokenizer: Tokenizer) -> Iterator[str]:
+  """Texts that the model may go on from: prompts of the data, or the first words of its texts."""
+  path = request.data[0]
+  if sources.source_of(path) != "files":
+    return
+  for file in folders.find(assets.resolve(path), "train").paths:
+    for document in folders.read(file, "<|endoftext|>", "text"):
+      turns = conversations.as_messages(document, request.chat)
+      if turns:
+        yield conversations.question(turns, tokenizer)
+      else:
+        text = document.prompt or document.body
+        words = text.split(" ")[:8] if isinstance(text, str) else []
+        yield text if isinstance(document.prompt, str) and document.prompt else " ".join(words)
+
+
+def write(file: pathlib.Path, config: Mapping[str, Any], model: str, method: str) -> None:
+  """Writes the config as a Python file that `train --config=` opens."""
+  body = pprint.pformat(dict(config), width=92, sort_dicts=False)
+  rounds = (
+    "\n\ndef get_rounds():\n  # Collect trajectories and train on them; another {} is another round.\n"
+    "  return [{}]\n"
+    if "collect" in config
+    else ""
+  )
+  text = (
+    f'"""{model} fine-tuned by {method}: written by `python -m sbdjax finetune`; change what you like.\n\n'
+    f"  python -m sbdjax train --config={file} --workdir=...\n"
+    '"""\n\nfrom ml_collections import ConfigDict\n\nSETTINGS = '
+    f"{body}\n\n\ndef get_config():\n  return ConfigDict(SETTINGS)\n{rounds}"
+  )
+  write_atomically(file, lambda f: f.write(text.encode()))
