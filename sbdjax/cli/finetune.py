@@ -77,7 +77,9 @@ def _requested(args: argparse.Namespace) -> dict[str, Any]:
   found = {name: getattr(args, name) for name in _REQUESTED}
   recipe = RECIPES[args.method]
   if len(args.data) > 1 and (args.self_distill or recipe.noise is not None):
-    raise UsageError("the prompts that a model goes on from are those of one --data: join the files")
+    raise UsageError(
+      "the prompts that a model goes on from are those of one --data: join the files"
+    )
   return found | {"data": [str(pathlib.Path(path).expanduser()) for path in args.data]}
 
 
@@ -105,27 +107,44 @@ def main(argv: list[str]) -> int:
     raise UsageError(f"--out={out} is a file: give a folder")
   console = Console(soft_wrap=True, highlight=False)
   with workdir_lock.hold(out, "finetune"):
-    file = out / CONFIG
-    if (out / REQUEST).exists():
-      _begin(out, requested)
-    fresh = not file.exists()
-    if fresh:
-      # What cannot be read is found before anything is written, but for what is collected.
-      made = finetune_config.make(finetune_config.Request(**requested, epochs=args.epochs), out, console)
-      _begin(out, requested)
-      finetune_config.write(file, made, args.model, args.method)
-    recipe = RECIPES[args.method]
-    sections = finetune_config.sections_of(recipe)
-    config = load_config(str(file), overrides, sections)
-    if fresh or args.dry_run:
-      config = finetune_costs.fit(config, overrides, console)
-    if fresh:
-      finetune_config.write(file, config.to_dict(), args.model, args.method)
-    if args.dry_run:
-      console.print(f"not started: leave out --dry_run, or train --config={file} --workdir={out / RUN}")
-      return 0
-    last = train.start(str(file), overrides, out / RUN)
-    if last is None:
-      return train.STOPPED
-    finetune_export.export(out / MODEL, last, args.model, args.method, args.dtype, console)
+    return _run(args, requested, overrides, out, console)
+
+
+def _run(
+  args: argparse.Namespace,
+  requested: Mapping[str, Any],
+  overrides: Mapping[str, str],
+  out: pathlib.Path,
+  console: Console,
+) -> int:
+  """The whole of it, in a folder that is ours alone."""
+  file, recipe = out / CONFIG, RECIPES[args.method]
+  if (out / REQUEST).exists():
+    _begin(out, requested)
+  fresh = not file.exists()
+  if fresh:
+    # What cannot be read is found before anything but the tokens of the data is written.
+    request = finetune_config.Request(**requested, epochs=args.epochs)
+    made = finetune_config.make(request, out, console, _steps(overrides))
+    _begin(out, requested)
+    finetune_config.write(file, made, args.model, args.method)
+  config = load_config(str(file), overrides, finetune_config.sections_of(recipe))
+  if fresh or args.dry_run:
+    console.print(f"{args.model} by {args.method}: {recipe.title}", markup=False)
+    config = finetune_costs.fit(config, overrides, console)
+    finetune_config.write(file, config.to_dict(), args.model, args.method)
+    console.print(f"  writes    {out / RUN}, {file}, and at the end {out / MODEL}", markup=False)
+  if args.dry_run:
+    console.print("not started: the same command without --dry_run starts it")
+    return 0
+  last = train.start(str(file), overrides, out / RUN)
+  if last is None:
+    return train.STOPPED
+  finetune_export.export(out / MODEL, last, args.model, args.method, args.dtype, console)
   return 0
+
+
+def _steps(overrides: Mapping[str, str]) -> int | None:
+  """The number of updates that a user sets, on which others depend."""
+  text = overrides.get("train.steps")
+  return int(text) if text is not None and text.isdecimal() else None

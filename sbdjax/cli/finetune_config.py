@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import pprint
@@ -14,8 +13,9 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from sbdjax import memory
 from sbdjax import prompts as prompting
-from sbdjax.cli import collect, flags, trajectories
+from sbdjax.cli import collect, trajectories
 from sbdjax.cli.finetune_recipes import BLOCK, RECIPES, Facts, Recipe, learning_rate, of_rows, scale
 from sbdjax.data import assets, conversations, folders, sources
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
@@ -24,7 +24,7 @@ from sbdjax.data.files import write_atomically
 from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import Decoding
-from sbdjax.errors import DataError, UsageError
+from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.interop.mask_token import find_reserved
 from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
@@ -33,6 +33,8 @@ from sbdjax.train.settings import Settings, schema
 
 # Documents from which on some are held out for evaluations; texts of a sample.
 _HOLD_OUT_FROM, _SAMPLE_TOKENS = 20, 48
+# Of a parameter: itself, its gradient and AdamW's two moments, in float32.
+_STATE_BYTES = 16
 _SPLITS = (0.95, 0.05, 0.0)
 _OPENING, _LONGEST_PROMPT = 48, 1024
 
@@ -57,10 +59,15 @@ def sections_of(recipe: Recipe) -> Callable[[Section], dict[str, type]]:
   return lambda config: {**schema(config), **more}
 
 
-def make(request: Request, out: pathlib.Path, console: Console) -> dict[str, Any]:
+def make(
+  request: Request, out: pathlib.Path, console: Console, steps: int | None = None
+) -> dict[str, Any]:
   """The config, as plain sections.
 
   Where the model's own text is asked for, it is collected into `out`/collected.
+
+  Args:
+    steps: updates, where the user sets them.
 
   Raises:
     UsageError: the method is not for this model, or the settings do not fit.
@@ -85,18 +92,17 @@ def make(request: Request, out: pathlib.Path, console: Console) -> dict[str, Any
     of_model |= dict(param_dtype="float32", compute_dtype="bfloat16")
   facts = Facts(params, lm.config.max_seq_len, 0, 0, devices, accelerated)
   rate = learning_rate(recipe, params)
-  sampled: dict[str, Any] = {}
   if recipe.noise is not None:
     found, sizes, held_out = _trajectories(request, recipe, model, data, facts)
   else:
     corpora = _corpora(data, tokenizer)
     lengths = np.concatenate([corpus.lengths for corpus in corpora])
     held_out = min(len(corpus.lengths) for corpus in corpora) >= _HOLD_OUT_FROM
-    facts = facts._replace(
-      tokens=int(lengths.sum()), long_document=int(np.quantile(lengths, 0.95))
-    )
+    facts = facts._replace(tokens=int(lengths.sum()), long_document=int(np.quantile(lengths, 0.95)))
     sizes = scale(recipe, facts, request.epochs)
     found = {"data": data | dict(recipe.data, seq_len=sizes.seq_len)}
+  if steps is not None:
+    sizes = sizes._replace(steps=steps, warmup=min(100, steps // 10))
   found["data"]["split_sizes"] = _SPLITS if held_out else (1.0, 0.0, 0.0)
   sampled = _samples(recipe, model, request, sizes.steps)
   often = max(1, sizes.steps // 4)
@@ -126,10 +132,17 @@ def make(request: Request, out: pathlib.Path, console: Console) -> dict[str, Any
         checkpoint_every=max(often, 25),
         seed=0,
       ),
-      parallel=dict(mode="mesh"),
+      parallel=_parallel(params, devices),
     )
     | sampled
   )
+
+
+def _parallel(params: int, devices: int) -> dict[str, Any]:
+  """The section `parallel`: the model is cut over the devices where it fills half of one."""
+  there = memory.device()
+  large = there is not None and _STATE_BYTES * params > there / 2
+  return dict(mode="mesh", fsdp=devices if large else 1)
 
 
 def _data_section(
@@ -239,7 +252,11 @@ def _trajectories(
   seq_len = max(map(len, openings)) + request.max_tokens // BLOCK * BLOCK
   sizes = of_rows(len(openings), seq_len, facts, request.epochs)
   section = dict(
-    source="trajectories", path="", tokenizer=OF_CHECKPOINT, seq_len=seq_len, noise=dict(recipe.noise or {})
+    source="trajectories",
+    path="",
+    tokenizer=OF_CHECKPOINT,
+    seq_len=seq_len,
+    noise=dict(recipe.noise or {}),
   )
   held_out = len(openings) >= _HOLD_OUT_FROM
   return {"prompts": prompts, "collect": fields, "data": section}, sizes, held_out
@@ -266,7 +283,9 @@ def _collected(
     f"the model's own text: {len(prompts):,} prompts, up to {request.max_tokens} tokens each, into {folder}"
   )
   sizes = {name: fields[name] for name in ("shard_size", "batch_size", "seed")}
-  collect.collect(collect.Collection(decoded, decoding, prompts, folder, settings, **sizes), console)
+  collect.collect(
+    collect.Collection(decoded, decoding, prompts, folder, settings, **sizes), console
+  )
   return (folder / collect.TOKENS).resolve()
 
 
@@ -301,17 +320,33 @@ def _prompts(request: Request, tokenizer: Tokenizer) -> Iterator[str]:
 
 def write(file: pathlib.Path, config: Mapping[str, Any], model: str, method: str) -> None:
   """Writes the config as a Python file that `train --config=` opens."""
-  body = pprint.pformat(dict(config), width=92, sort_dicts=False)
-  rounds = (
-    "\n\ndef get_rounds():\n  # Collect trajectories and train on them; another {} is another round.\n"
-    "  return [{}]\n"
-    if "collect" in config
-    else ""
+  order = ("init", "model", "prompts", "collect", "data", "loss", "optim", "train", "parallel")
+  names = sorted(
+    config, key=lambda name: (order.index(name) if name in order else len(order), name)
   )
-  text = (
-    f'"""{model} fine-tuned by {method}: written by `python -m sbdjax finetune`; change what you like.\n\n'
-    f"  python -m sbdjax train --config={file} --workdir=...\n"
-    '"""\n\nfrom ml_collections import ConfigDict\n\nSETTINGS = '
-    f"{body}\n\n\ndef get_config():\n  return ConfigDict(SETTINGS)\n{rounds}"
-  )
+  sections = {name: config[name] for name in names if config[name]}
+  body = pprint.pformat(sections, width=92, sort_dicts=False)
+  rounds = _ROUNDS if "collect" in config else ""
+  text = _FILE.format(model=model, method=method, file=file, body=body, rounds=rounds)
   write_atomically(file, lambda f: f.write(text.encode()))
+
+
+_FILE = '''"""{model} fine-tuned by {method}; written by `python -m sbdjax finetune`: change what you like.
+
+  python -m sbdjax train --config={file} --workdir=...
+"""
+
+from ml_collections import ConfigDict
+
+SETTINGS = {body}
+
+
+def get_config():
+  return ConfigDict(SETTINGS)
+{rounds}'''
+_ROUNDS = """
+
+def get_rounds():
+  # Collect trajectories and train on them; another {} is another round.
+  return [{}]
+"""

@@ -48,7 +48,9 @@ def _candidates(config: ConfigDict, overrides: Mapping[str, str]) -> Iterator[Co
   shards = max(1, jax.device_count())
   parts = [config.train.accumulation]
   if "train.accumulation" not in overrides:
-    parts = [n for n in (1 << i for i in range(12)) if not rows % n and rows // n >= shards] or parts
+    parts = [
+      n for n in (1 << i for i in range(12)) if not rows % n and rows // n >= shards
+    ] or parts
   remats = [None] if "model.remat" in overrides else [None, "full"]
   for remat in remats:
     for accumulation in parts:
@@ -98,7 +100,8 @@ def _describe(config: ConfigDict, found: Needs, console: Console) -> None:
   lines = {
     "model": f"{config.init.checkpoint}: {found.num_params / 1e6:,.2f}M parameters"
     + (f"; mask token: {mask}" if mask is not None else ""),
-    "data": collected and f"{collected.limit:,} texts at most that the model writes, into the run's folder"
+    "data": collected
+    and f"{collected.limit:,} texts at most that the model writes, into the run's folder"
     or str(data.get("path") or data.get("mixture")),
     "training": f"{rows}{parts}; {optim.name}, learning rate {optim.learning_rate:g} after "
     f"{optim.warmup_steps} updates",

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 
+from sbdjax import losses, plain_json
 from sbdjax.cli import convert
 from sbdjax.cli.finetune_recipes import RECIPES
+from sbdjax.data.config import DataConfig
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
 from sbdjax.foreign import read_json
 from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
 from sbdjax.nn import adapter
 from sbdjax.train import checkpoints
+from sbdjax.train.optim import OptimConfig
+from sbdjax.train.trainer import TrainConfig
 
 CARD, ADAPTER = "README.md", "adapter.safetensors"
 # Beside the folder: of which step it is.
@@ -93,36 +99,78 @@ def _next(folder: pathlib.Path, base: str, method: str) -> list[str]:
 
 
 def card(name: str, workdir: pathlib.Path, base: str, method: str) -> str:
-  """The model card: what it was made of, how, and what came out.
+  """The model card: what it was made of, how, and what came out. It names files without their folders.
 
   Raises:
     UsageError: the workdir holds no settings.
   """
   settings, recipe = read_json(workdir / "config.json", error=UsageError), RECIPES[method]
-  resolved = settings["resolved"]
   front = {
-    "base_model": base,
+    "base_model": pathlib.Path(base).name,
     "library_name": "transformers",
     "tags": ["sbdjax", method],
     "pipeline_tag": "text-generation",
   }
-  lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", ""]
-  lines += [f"# {name}", "", f"{base}, fine-tuned by `{method}`: {recipe.title}.", ""]
-  lines += ["## Data", "", resolved["data"], "", "## Settings", "", "| field | value |", "|---|---|"]
-  shown = ("loss", "optim", "train", "data")
-  for section in shown:
-    lines += [f"| {section}.{k} | {_cell(v)} |" for k, v in settings[section].items() if v not in ("", None)]
-  mask = resolved["model"].get("mask_id")
-  lines += ["", f"Mask token: {'none' if mask is None else mask}.", "", "## Figures", ""]
-  lines += _figures(workdir)
+  mask = settings["resolved"]["model"].get("mask_id")
   decoder = " ".join(f"--decoder.{word}" for word in recipe.decoder.split())
-  lines += ["", "## Use", "", "```bash"]
-  lines += [f'python -m sbdjax generate --checkpoint=THIS_FOLDER {decoder} --prompt="..."', "```"]
+  lines = [
+    "---",
+    *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+    "---",
+    "",
+    f"# {name}",
+    "",
+    f"{front['base_model']}, fine-tuned by `{method}`: {recipe.title}.",
+    "",
+    "## Data",
+    "",
+    _FOLDERS.sub("", settings["resolved"]["data"]),
+    "",
+    "## Settings",
+    "",
+    f"Mask token: {'none' if mask is None else mask}. Fields that differ from their defaults:",
+    "",
+    "| field | value |",
+    "|---|---|",
+    *(f"| {field} | {value} |" for field, value in _settings(settings)),
+    "",
+    "## Figures",
+    "",
+    *_figures(workdir),
+    "",
+    "## Use",
+    "",
+    "```bash",
+    f'python -m sbdjax generate --checkpoint=THIS_FOLDER {decoder} --prompt="..."',
+    "```",
+  ]
   return "\n".join(lines) + "\n"
 
 
-def _cell(value: Any) -> str:
-  return str(value).replace("|", "\\|").replace("\n", " ")
+# The folders of an absolute path.
+_FOLDERS = re.compile(r"/(?:[^/\s;]+/)+")
+
+
+def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+  """Fields of a run that are not as they would be by themselves, and that name no place."""
+  defaults = {
+    "loss": losses.get(settings["loss"]["name"])(),
+    "optim": OptimConfig(),
+    "train": TrainConfig(steps=1, batch_size=1),
+    "data": DataConfig(),
+  }
+  for section, usual in defaults.items():
+    for name, value in settings[section].items():
+      same = value == json.loads(plain_json.dumps(_plain(getattr(usual, name, None))))
+      if name not in _PLACES and not same:
+        yield f"{section}.{name}", str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _plain(value: Any) -> Any:
+  return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+_PLACES = ("path", "valid_path", "token_dir", "cache_dir", "tokenizer", "mixture")
 
 
 def _figures(workdir: pathlib.Path) -> list[str]:

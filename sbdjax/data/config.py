@@ -113,7 +113,9 @@ class DataConfig:
         "data.source=mixture and data.mixture=((PATH, WEIGHT), ...)"
       )
     if any(not path or not weight > 0 for path, weight in self.mixture):
-      raise UsageError(f"data.mixture={self.mixture!r}: give each part a path and a positive weight")
+      raise UsageError(
+        f"data.mixture={self.mixture!r}: give each part a path and a positive weight"
+      )
     if not self.text_field:
       raise UsageError("data.text_field is empty: name the field that holds the text")
     sizes = self.split_sizes

@@ -15,6 +15,7 @@ from sbdjax.data import records
 from sbdjax.data.corpus import Document
 from sbdjax.errors import DataError
 
+
 def _unzip_only_member(path: pathlib.Path) -> bytes:
   with zipfile.ZipFile(path) as archive:
     names = archive.namelist()

@@ -21,8 +21,7 @@ CHATML = (
   "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
 )
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "ball"]
-SMALL = ["--config.train.steps=4", "--config.train.batch_size=2", "--config.optim.warmup_steps=1"]
-SMALL += ["--config.data.seq_len=32"]
+SMALL = ["--config.train.steps=4", "--config.train.batch_size=2", "--config.data.seq_len=32"]
 
 
 def write_model(folder):
@@ -96,9 +95,17 @@ def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys)
   np.testing.assert_array_equal(logits_of(out / "model"), logits_of(out / "run"))
   card = (out / "model/README.md").read_text()
   assert "fine-tuned by `sbd`" in card and "| train/loss |" in card and "texts.jsonl" in card
+  assert str(tmp_path) not in card  # it is given away
   assert checkpoints.steps(out / "run")[-1] == 4
+  assert run(model, texts, "ntp", out) == 2
+  assert "was begun with method='sbd', now it is 'ntp'" in capsys.readouterr().err
 
-  # Done: nothing is trained or written again. More updates: it goes on, and the folder is new.
+
+@pytest.mark.long
+def test_a_finished_run_is_left_alone_or_gone_on_with(model, texts, tmp_path, capsys):
+  out = tmp_path / "run"
+  assert run(model, texts, "sbd", out, *SMALL) == 0
+  capsys.readouterr()
   made = (out / "model/model.safetensors").stat().st_mtime_ns
   assert run(model, texts, "sbd", out, *SMALL) == 0
   assert "is finished" in capsys.readouterr().out
@@ -108,8 +115,6 @@ def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys)
   assert (out / "model/model.safetensors").stat().st_mtime_ns > made
   np.testing.assert_array_equal(logits_of(out / "model"), logits_of(out / "run"))
 
-  assert run(model, texts, "ntp", out) == 2
-  assert "was begun with method='sbd', now it is 'ntp'" in capsys.readouterr().err
   config = [f"--config={out / 'config.py'}", f"--workdir={tmp_path / 'own'}"]
   assert entry.main(["train", *config, "--config.train.steps=2"]) == 0
 
@@ -119,7 +124,7 @@ def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys)
 def test_every_method_ends_with_a_model_that_decodes(model, texts, tmp_path, capsys, method):
   out, more = tmp_path / "run", list(SMALL)
   if method == "jacobi":
-    more = [*SMALL[:3], "--texts=24", "--max_tokens=32"]
+    more = [*SMALL[:2], "--texts=24", "--max_tokens=32"]
   assert run(model, texts, method, out, *more) == 0
   flags = [f"--checkpoint={out / 'model'}", "--prompt=the cat", "--json"]
   adapter = out / "model" / "adapter.safetensors"
@@ -127,12 +132,12 @@ def test_every_method_ends_with_a_model_that_decodes(model, texts, tmp_path, cap
   flags += [f"--decoder.{word}" for word in recipes.RECIPES[method].decoder.split()]
   capsys.readouterr()
   assert entry.main(["generate", *flags, "--decoder.max_tokens=8"]) == 0
-  assert len(json.loads(capsys.readouterr().out)["valid_tokens"] * [0]) > 0
+  assert json.loads(capsys.readouterr().out)["valid_tokens"] > 0
   workdir = out / "run" / "round1" if method == "jacobi" else out / "run"
   made = logits_of(out / "model", adapter if adapter.is_file() else None)
   np.testing.assert_array_equal(made, logits_of(workdir))
-  if method == "sbd_adapter":  # the model's own next tokens
-    np.testing.assert_array_equal(made, logits_of(model) if made.shape[-1] == 258 else made)
+  if method == "sbd_adapter":  # the model's own next tokens, whatever was learned
+    np.testing.assert_array_equal(made[..., :258], logits_of(model))
 
 
 @pytest.mark.long

@@ -104,7 +104,9 @@ def test_a_multiple_continues_with_the_end_which_is_learned():
 
 def test_conversations_that_cannot_be_written_are_counted(caplog):
   no_answer = Document(messages=TALK[:2])
-  found = list(conversations.write([no_answer, Document("x"), Document(messages=TALK)], Characters()))
+  found = list(
+    conversations.write([no_answer, Document("x"), Document(messages=TALK)], Characters())
+  )
   assert len(found) == 2 and "left out 1 conversations" in caplog.text
   with pytest.raises(DataError, match="none of the 1 conversations.*role assistant"):
     list(conversations.write([no_answer], Characters()))

@@ -76,7 +76,9 @@ def test_another_weight_does_not_resume(config):
 
 def test_an_evaluation_reads_every_row_once_in_proportion(config):
   batches = list(make_eval(config, "validation", batch_size=4))
-  rows = [letter for b in batches for letter, w in zip(letters(b), b["weights"], strict=True) if w.any()]
+  rows = [
+    letter for b in batches for letter, w in zip(letters(b), b["weights"], strict=True) if w.any()
+  ]
   assert sorted(rows) == ["a"] * 2 + ["b"] + ["c"] * 20
   assert "b" in rows[8:16]  # in the middle
 
