@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,19 +122,23 @@ def _run(
   file, recipe = out / CONFIG, RECIPES[args.method]
   if (out / REQUEST).exists():
     _begin(out, requested)
-  fresh = not file.exists()
-  if fresh:
+  if not file.exists():
     # What cannot be read is found before anything but the tokens of the data is written.
     request = finetune_config.Request(**requested, epochs=args.epochs)
-    made = finetune_config.make(request, out, console, _steps(overrides))
-    _begin(out, requested)
-    finetune_config.write(file, made, args.model, args.method)
-  config = load_config(str(file), overrides, finetune_config.sections_of(recipe))
-  if fresh or args.dry_run:
     console.print(f"{args.model} by {args.method}: {recipe.title}", markup=False)
+    made = finetune_config.make(request, out, console, overrides)
+    with tempfile.TemporaryDirectory() as place:
+      draft = pathlib.Path(place) / CONFIG
+      finetune_config.write(draft, made, args.model, args.method)
+      config = load_config(str(draft), overrides, finetune_config.sections_of(recipe))
     config = finetune_costs.fit(config, overrides, console)
+    _begin(out, requested)
     finetune_config.write(file, config.to_dict(), args.model, args.method)
     console.print(f"  writes    {out / RUN}, {file}, and at the end {out / MODEL}", markup=False)
+  elif args.dry_run:
+    finetune_costs.fit(
+      load_config(str(file), overrides, finetune_config.sections_of(recipe)), overrides, console
+    )
   if args.dry_run:
     console.print("not started: the same command without --dry_run starts it")
     return 0
@@ -142,9 +147,3 @@ def _run(
     return train.STOPPED
   finetune_export.export(out / MODEL, last, args.model, args.method, args.dtype, console)
   return 0
-
-
-def _steps(overrides: Mapping[str, str]) -> int | None:
-  """The number of updates that a user sets, on which others depend."""
-  text = overrides.get("train.steps")
-  return int(text) if text is not None and text.isdecimal() else None

@@ -15,8 +15,18 @@ from rich.console import Console
 
 from sbdjax import memory
 from sbdjax import prompts as prompting
-from sbdjax.cli import collect, trajectories
-from sbdjax.cli.finetune_recipes import BLOCK, RECIPES, Facts, Recipe, learning_rate, of_rows, scale
+from sbdjax.cli import collect, flags, trajectories
+from sbdjax.cli.finetune_recipes import (
+  BLOCK,
+  RECIPES,
+  Facts,
+  Given,
+  Recipe,
+  Scale,
+  learning_rate,
+  of_rows,
+  scale,
+)
 from sbdjax.data import assets, conversations, folders, sources
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.corpus import Corpus
@@ -28,8 +38,10 @@ from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.interop.mask_token import find_reserved
 from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
+from sbdjax.nn.config import TransformerConfig
 from sbdjax.settings import Section, to_dataclass
 from sbdjax.train.settings import Settings, schema
+from sbdjax.train.trainer import TrainConfig
 
 # Documents from which on some are held out for evaluations; texts of a sample.
 _HOLD_OUT_FROM, _SAMPLE_TOKENS = 20, 48
@@ -60,14 +72,18 @@ def sections_of(recipe: Recipe) -> Callable[[Section], dict[str, type]]:
 
 
 def make(
-  request: Request, out: pathlib.Path, console: Console, steps: int | None = None
+  request: Request, out: pathlib.Path, console: Console, overrides: Mapping[str, str]
 ) -> dict[str, Any]:
   """The config, as plain sections.
 
   Where the model's own text is asked for, it is collected into `out`/collected.
 
   Args:
-    steps: updates, where the user sets them.
+    request: what a user asks for.
+    out: the folder of the run.
+    console: where collecting is reported.
+    overrides: {"section.field": text}; those that decide how data are read and how large the run is
+      count here.
 
   Raises:
     UsageError: the method is not for this model, or the settings do not fit.
@@ -81,60 +97,62 @@ def make(
       f"{request.model} is a diffusion model ({model.generation.attention} attention), which "
       f"--method={request.method} does not go on from: use one that predicts next tokens"
     )
-  data = _data_section(request, recipe, tokenizer, out)
+  fields = _fields(overrides, "data", DataConfig)
+  chosen = _fields(overrides, "train", TrainConfig)
+  given = Given(fields.get("seq_len"), chosen.get("batch_size"), chosen.get("steps"))
+  data = _data_section(request, tokenizer, out) | fields
+  read = to_dataclass(DataConfig, data, "data")
   if request.self_distill and recipe.noise is None:
     data |= dict(source="tokens", path=str(_collected(request, model, data, out, console)))
   init, of_model = _start(request, recipe, model)
   params = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lm.init, jax.random.key(0))))
-  devices = jax.device_count()
   accelerated = jax.default_backend() != "cpu"
-  if accelerated:
-    of_model |= dict(param_dtype="float32", compute_dtype="bfloat16")
-  facts = Facts(params, lm.config.max_seq_len, 0, 0, devices, accelerated)
-  rate = learning_rate(recipe, params)
+  of_model |= _precision(recipe, lm.config, accelerated)
+  facts = Facts(params, lm.config.max_seq_len, 0, 0, jax.device_count(), accelerated)
   if recipe.noise is not None:
-    found, sizes, held_out = _trajectories(request, recipe, model, data, facts)
+    found, sizes, held_out = _trajectories(request, recipe, model, data, facts, given)
   else:
+    data |= recipe.data
     corpora = _corpora(data, tokenizer)
     lengths = np.concatenate([corpus.lengths for corpus in corpora])
     held_out = min(len(corpus.lengths) for corpus in corpora) >= _HOLD_OUT_FROM
     facts = facts._replace(tokens=int(lengths.sum()), long_document=int(np.quantile(lengths, 0.95)))
-    sizes = scale(recipe, facts, request.epochs)
-    found = {"data": data | dict(recipe.data, seq_len=sizes.seq_len)}
-  if steps is not None:
-    sizes = sizes._replace(steps=steps, warmup=min(100, steps // 10))
-  found["data"]["split_sizes"] = _SPLITS if held_out else (1.0, 0.0, 0.0)
-  sampled = _samples(recipe, model, request, sizes.steps)
+    sizes = scale(recipe, facts, request.epochs, given)
+    found = {"data": data | dict(seq_len=sizes.seq_len)}
+  if "split_sizes" not in fields:
+    found["data"]["split_sizes"] = _SPLITS if held_out else (1.0, 0.0, 0.0)
+  run = _training(recipe, params, sizes, held_out)
+  return {"init": init, "model": of_model, **found, **run} | _samples(
+    recipe, model, request, read, sizes.steps
+  )
+
+
+def _training(recipe: Recipe, params: int, sizes: Scale, held_out: bool) -> dict[str, Any]:
+  """The sections that say how a run of these sizes goes."""
   often = max(1, sizes.steps // 4)
-  return (
-    dict(init=init)
-    | ({"model": of_model} if of_model else {})
-    | found
-    | dict(
-      loss=dict(recipe.loss),
-      optim=dict(
-        name="adamw",
-        learning_rate=rate,
-        schedule="cosine",
-        warmup_steps=sizes.warmup,
-        final_fraction=0.02,
-        b2=0.98,
-        weight_decay=0.0,
-        clip_norm=1.0,
-      ),
-      train=dict(
-        steps=sizes.steps,
-        batch_size=sizes.batch_size,
-        accumulation=1,
-        log_every=max(1, min(50, sizes.steps // 10)),
-        eval_every=often if held_out else 0,
-        eval_batches=16,
-        checkpoint_every=max(often, 25),
-        seed=0,
-      ),
-      parallel=_parallel(params, devices),
-    )
-    | sampled
+  return dict(
+    loss=dict(recipe.loss),
+    optim=dict(
+      name="adamw",
+      learning_rate=learning_rate(recipe, params),
+      schedule="cosine",
+      warmup_steps=sizes.warmup,
+      final_fraction=0.02,
+      b2=0.98,
+      weight_decay=0.0,
+      clip_norm=1.0,
+    ),
+    train=dict(
+      steps=sizes.steps,
+      batch_size=sizes.batch_size,
+      accumulation=1,
+      log_every=max(1, min(50, sizes.steps // 10)),
+      eval_every=often if held_out else 0,
+      eval_batches=16,
+      checkpoint_every=max(often, 25),
+      seed=0,
+    ),
+    parallel=_parallel(params, jax.device_count()),
   )
 
 
@@ -145,17 +163,35 @@ def _parallel(params: int, devices: int) -> dict[str, Any]:
   return dict(mode="mesh", fsdp=devices if large else 1)
 
 
-def _data_section(
-  request: Request, recipe: Recipe, tokenizer: Tokenizer, out: pathlib.Path
-) -> dict[str, Any]:
+def _fields(overrides: Mapping[str, str], section: str, cls: type) -> dict[str, Any]:
+  """The overrides of one section, as the types of its fields; those of parts of it are for later."""
+  start = f"{section}."
+  texts = {n.removeprefix(start): t for n, t in overrides.items() if n.startswith(start)}
+  return flags.parse_fields(
+    cls, {n: t for n, t in texts.items() if "." not in n}, f"config.{section}"
+  )
+
+
+def _precision(recipe: Recipe, shape: TransformerConfig, accelerated: bool) -> dict[str, Any]:
+  """Weights that are trained are float32; products are bfloat16 but on CPUs, where that is slow.
+
+  Weights that an adapter leaves as they are stay in the checkpoint's dtype.
+  """
+  wanted = dict(param_dtype="float32", compute_dtype="bfloat16" if accelerated else "float32")
+  if "adapter" in recipe.model:
+    del wanted["param_dtype"]
+  return {name: dtype for name, dtype in wanted.items() if getattr(shape, name) != dtype}
+
+
+def _data_section(request: Request, tokenizer: Tokenizer, out: pathlib.Path) -> dict[str, Any]:
   """Where text is read from and how it is written as tokens."""
   paths = [_absolute(path) for path in request.data]
   if len(paths) == 1:
     source = sources.source_of(paths[0])
-    where: dict[str, Any] = dict(source=source, path=paths[0])
+    where: dict[str, Any] = {"source": source, "path": paths[0]}
   else:
     weights = _weights(request.mix, len(paths))
-    where = dict(source="mixture", mixture=tuple(zip(paths, weights, strict=True)))
+    where = {"source": "mixture", "mixture": tuple(zip(paths, weights, strict=True))}
   return where | dict(
     token_dir=str((out / "tokens").resolve()),
     tokenizer=OF_CHECKPOINT,
@@ -245,12 +281,17 @@ def _openings(
 
 
 def _trajectories(
-  request: Request, recipe: Recipe, model: Pretrained, data: Mapping[str, Any], facts: Facts
-) -> tuple[dict[str, Any], Any, bool]:
+  request: Request,
+  recipe: Recipe,
+  model: Pretrained,
+  data: Mapping[str, Any],
+  facts: Facts,
+  given: Given,
+) -> tuple[dict[str, Any], Scale, bool]:
   """The sections of a run on the model's own trajectories, its sizes, and whether some are held out."""
   fields, prompts, openings = _openings(request, model, data)
   seq_len = max(map(len, openings)) + request.max_tokens // BLOCK * BLOCK
-  sizes = of_rows(len(openings), seq_len, facts, request.epochs)
+  sizes = of_rows(len(openings), seq_len, facts, request.epochs, given)
   section = dict(
     source="trajectories",
     path="",
@@ -289,11 +330,13 @@ def _collected(
   return (folder / collect.TOKENS).resolve()
 
 
-def _samples(recipe: Recipe, model: Pretrained, request: Request, steps: int) -> dict[str, Any]:
+def _samples(
+  recipe: Recipe, model: Pretrained, request: Request, data: DataConfig, steps: int
+) -> dict[str, Any]:
   """The section `tracking`: what is decoded at intervals."""
   if "tracking" not in Settings._fields:
     return {}
-  prompt = next(_prompts(request, model.need_tokenizer()), "")
+  prompt = next(_prompts(request, data, model.need_tokenizer()), "")
   ids = prompting.encode(model.need_tokenizer(), prompt)
   if not ids or len(ids) + _SAMPLE_TOKENS + BLOCK > model.lm.config.max_seq_len:
     return {}
@@ -302,20 +345,19 @@ def _samples(recipe: Recipe, model: Pretrained, request: Request, steps: int) ->
   return {"tracking": {"samples": samples}}
 
 
-def _prompts(request: Request, tokenizer: Tokenizer) -> Iterator[str]:
+def _prompts(request: Request, data: DataConfig, tokenizer: Tokenizer) -> Iterator[str]:
   """Texts that the model may go on from: prompts of the data, or the first words of its texts."""
   path = request.data[0]
   if sources.source_of(path) != "files":
     return
   for file in folders.find(assets.resolve(path), "train").paths:
-    for document in folders.read(file, "<|endoftext|>", "text"):
-      turns = conversations.as_messages(document, request.chat)
+    for document in folders.read(file, data.separator, data.text_field):
+      turns = conversations.as_messages(document, data.chat)
       if turns:
         yield conversations.question(turns, tokenizer)
       else:
-        text = document.prompt or document.body
-        words = text.split(" ")[:8] if isinstance(text, str) else []
-        yield text if isinstance(document.prompt, str) and document.prompt else " ".join(words)
+        prompt, body = str(document.prompt), document.body
+        yield prompt or (" ".join(body.split(" ")[:8]) if isinstance(body, str) else "")
 
 
 def write(file: pathlib.Path, config: Mapping[str, Any], model: str, method: str) -> None:

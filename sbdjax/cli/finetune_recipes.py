@@ -129,24 +129,37 @@ def learning_rate(recipe: Recipe, params: int) -> float:
   return float(f"{rate:.2g}")
 
 
-def scale(recipe: Recipe, facts: Facts, epochs: float) -> Scale:
+class Given(NamedTuple):
+  """Sizes that the user sets; None: chosen here."""
+
+  seq_len: int | None = None
+  batch_size: int | None = None
+  steps: int | None = None
+
+
+NOTHING_GIVEN = Given()
+
+
+def scale(recipe: Recipe, facts: Facts, epochs: float, given: Given = NOTHING_GIVEN) -> Scale:
   """Rows as long as nearly all documents, batches that leave enough updates, and `epochs` passes.
 
   A row is a power of two (or the whole context) and at most 512 tokens on CPUs, 2048 elsewhere.
   """
   cap = min(facts.context, 2048 if facts.accelerated else 512)
   seq_len = min(cap, max(_SHORTEST_ROW, _power_above(facts.long_document)))
-  seq_len -= seq_len % recipe.block_size
+  seq_len = given.seq_len or seq_len - seq_len % recipe.block_size
   rows = max(1, -(-facts.tokens // seq_len))
-  return of_rows(rows, seq_len, facts, epochs)
+  return of_rows(rows, seq_len, facts, epochs, given)
 
 
-def of_rows(rows: int, seq_len: int, facts: Facts, epochs: float) -> Scale:
+def of_rows(
+  rows: int, seq_len: int, facts: Facts, epochs: float, given: Given = NOTHING_GIVEN
+) -> Scale:
   """As `scale`, for `rows` rows of a given length."""
   wanted = _power_below(int(rows * epochs / _UPDATES))
   most = _MOST_ROWS if facts.accelerated else 8
-  batch_size = facts.devices * max(1, min(wanted, most) // facts.devices)
-  steps = max(2, round(rows * epochs / batch_size))
+  batch_size = given.batch_size or facts.devices * max(1, min(wanted, most) // facts.devices)
+  steps = given.steps or max(2, round(rows * epochs / batch_size))
   return Scale(seq_len, batch_size, steps, min(100, steps // 10))
 
 

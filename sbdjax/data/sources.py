@@ -132,7 +132,8 @@ def _load_found(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
     rows=[config.packing == "crop", config.separate_documents, config.multiple, config.chat],
   )
   place = token_store.place(pathlib.Path(config.token_dir).expanduser(), made_of)
-  corpus = token_store.load(place, documents, tokens_of, tokenizer.vocab_size, file)
+  text = token_store.Text(documents, tokens_of, tokenizer.vocab_size, file)
+  corpus = token_store.load(place, text)
   return _take_split(corpus, split, config.split_sizes) if shared else corpus
 
 

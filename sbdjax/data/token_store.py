@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import pathlib
 import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from sbdjax import failures, foreign
 from sbdjax.data.corpus import Corpus, Document, smallest_dtype
 from sbdjax.errors import DataError
 
-_log = logging.getLogger(__name__)
 _META = "store.json"
 _DOCUMENTS = 2048
 
@@ -45,27 +43,34 @@ def place(folder: pathlib.Path, made_of: Mapping[str, Any]) -> pathlib.Path:
   return folder / f"{zlib.crc32(text.encode()):08x}"
 
 
-def load(
-  folder: pathlib.Path,
-  documents: Callable[[], Iterable[Document]],
-  tokenize: Callable[[Sequence[Document]], Corpus | None],
-  vocab_size: int,
-  origin: str,
-) -> Corpus:
-  """The corpus in `folder`, which is written first where it is not there.
+class Text(NamedTuple):
+  """What a folder is made of.
 
-  Args:
-    folder: of these documents and this tokenizer alone; see `place`.
-    documents: all of them, in order.
+  Attributes:
+    documents: gives all of them, in order.
     tokenize: some of them -> their tokens; None where they have none.
     vocab_size: ids lie below it.
     origin: where the text comes from, for people.
+  """
+
+  documents: Callable[[], Iterable[Document]]
+  tokenize: Callable[[Sequence[Document]], Corpus | None]
+  vocab_size: int
+  origin: str
+
+
+def load(folder: pathlib.Path, text: Text) -> Corpus:
+  """The corpus in `folder`, which is written first where it is not there.
+
+  Args:
+    folder: of this text and its tokenizer alone; see `place`.
+    text: what is in it.
 
   Raises:
     DataError: it cannot be written or read, or there is no text.
   """
   if not (folder / _META).is_file():
-    _write(folder, documents, tokenize, vocab_size, origin)
+    _write(folder, text)
   return read(folder)
 
 
@@ -86,19 +91,13 @@ def read(folder: pathlib.Path) -> Corpus:
   return Corpus(tokens, lengths, given, meta["origin"], targets, meta["largest"], reopen)
 
 
-def _write(
-  folder: pathlib.Path,
-  documents: Callable[[], Iterable[Document]],
-  tokenize: Callable[[Sequence[Document]], Corpus | None],
-  vocab_size: int,
-  origin: str,
-) -> None:
+def _write(folder: pathlib.Path, text: Text) -> None:
   try:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made:
       new = pathlib.Path(made) / "new"
       new.mkdir()
-      _fill(new, documents, tokenize, vocab_size, origin)
+      _fill(new, text)
       try:
         new.rename(folder)
       except OSError:
@@ -109,21 +108,15 @@ def _write(
     raise DataError(f"cannot write {folder}: {failures.one_line(e)}") from e
 
 
-def _fill(
-  folder: pathlib.Path,
-  documents: Callable[[], Iterable[Document]],
-  tokenize: Callable[[Sequence[Document]], Corpus | None],
-  vocab_size: int,
-  origin: str,
-) -> None:
-  dtype = np.dtype(smallest_dtype(vocab_size))
+def _fill(folder: pathlib.Path, text: Text) -> None:
+  dtype = np.dtype(smallest_dtype(text.vocab_size))
   lengths: list[np.ndarray] = []
   prompts: list[np.ndarray] = []
   size, largest, marked = 0, 0, False
   with open(folder / "tokens.bin", "wb") as tokens, open(folder / "targets.bin", "wb") as targets:
-    left = iter(documents())
+    left = iter(text.documents())
     while some := list(itertools.islice(left, _DOCUMENTS)):
-      corpus = tokenize(some)
+      corpus = text.tokenize(some)
       if corpus is None:
         continue
       tokens.write(np.asarray(corpus.tokens, dtype).tobytes())
@@ -135,7 +128,7 @@ def _fill(
       prompts.append(np.zeros(len(corpus.lengths), np.int64) if given is None else given)
       size, largest = size + len(corpus.tokens), max(largest, corpus.largest_token)
   if not size:
-    raise DataError(f"{origin}: the corpus is empty; give a file with some text")
+    raise DataError(f"{text.origin}: the corpus is empty; give a file with some text")
   np.save(folder / "lengths.npy", np.concatenate(lengths))
   np.save(folder / "prompt_lengths.npy", np.concatenate(prompts))
   count = sum(map(len, lengths))
@@ -144,6 +137,6 @@ def _fill(
     tokens=size,
     largest=largest,
     targets=marked,
-    origin=f"{origin}: {count:,} documents",
+    origin=f"{text.origin}: {count:,} documents",
   )
   (folder / _META).write_text(json.dumps(meta, indent=2) + "\n")
