@@ -33,7 +33,7 @@ from rich.console import Console
 from sbdjax import workdir_lock
 from sbdjax.cli import finetune_config, finetune_costs, finetune_export, flags, train
 from sbdjax.cli.common import Parser, load_config, split_overrides
-from sbdjax.cli.finetune_recipes import RECIPES
+from sbdjax.cli.finetune_recipes import RECIPES, Request
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
 from sbdjax.foreign import read_json
@@ -124,7 +124,7 @@ def _run(
     _begin(out, requested)
   if not file.exists():
     # What cannot be read is found before anything but the tokens of the data is written.
-    request = finetune_config.Request(**requested, epochs=args.epochs)
+    request = Request(**requested, epochs=args.epochs)
     console.print(f"{args.model} by {args.method}: {recipe.title}", markup=False)
     made = finetune_config.make(request, out, console, overrides)
     with tempfile.TemporaryDirectory() as place:

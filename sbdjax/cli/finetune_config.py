@@ -2,67 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import pprint
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
 
 from sbdjax import memory
-from sbdjax import prompts as prompting
-from sbdjax.cli import collect, flags, trajectories
+from sbdjax.cli import finetune_texts, flags, trajectories
 from sbdjax.cli.finetune_recipes import (
   BLOCK,
   RECIPES,
   Facts,
   Given,
   Recipe,
+  Request,
   Scale,
   learning_rate,
   of_rows,
   scale,
 )
-from sbdjax.data import assets, conversations, folders, sources
+from sbdjax.data import assets, sources
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.files import write_atomically
 from sbdjax.data.tokenizers import Tokenizer, beginning
-from sbdjax.decode.causal.ar import AR
-from sbdjax.decode.decoding import Decoding
 from sbdjax.errors import UsageError
-from sbdjax.evals import record
 from sbdjax.interop.mask_token import find_reserved
 from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
 from sbdjax.nn.config import TransformerConfig
 from sbdjax.settings import Section, to_dataclass
-from sbdjax.train.settings import Settings, schema
+from sbdjax.train.settings import schema
 from sbdjax.train.trainer import TrainConfig
 
-# Documents from which on some are held out for evaluations; texts of a sample.
-_HOLD_OUT_FROM, _SAMPLE_TOKENS = 20, 48
+# Documents from which on some are held out for evaluations.
+_HOLD_OUT_FROM = 20
 # Of a parameter: itself, its gradient and AdamW's two moments, in float32.
 _STATE_BYTES = 16
 _SPLITS = (0.95, 0.05, 0.0)
-_OPENING, _LONGEST_PROMPT = 48, 1024
-
-
-class Request(NamedTuple):
-  """What a user asks for: the flags of the verb."""
-
-  model: str
-  data: list[str]
-  mix: str | None
-  method: str
-  self_distill: bool
-  chat: bool
-  texts: int
-  max_tokens: int
-  epochs: float
 
 
 def sections_of(recipe: Recipe) -> Callable[[Section], dict[str, type]]:
@@ -103,7 +83,9 @@ def make(
   data = _data_section(request, tokenizer, out) | fields
   read = to_dataclass(DataConfig, data, "data")
   if request.self_distill and recipe.noise is None:
-    data |= dict(source="tokens", path=str(_collected(request, model, data, out, console)))
+    data |= dict(
+      source="tokens", path=str(finetune_texts.collected(request, model, data, out, console))
+    )
   init, of_model = _start(request, recipe, model)
   params = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lm.init, jax.random.key(0))))
   accelerated = jax.default_backend() != "cpu"
@@ -122,7 +104,7 @@ def make(
   if "split_sizes" not in fields:
     found["data"]["split_sizes"] = _SPLITS if held_out else (1.0, 0.0, 0.0)
   run = _training(recipe, params, sizes, held_out)
-  return {"init": init, "model": of_model, **found, **run} | _samples(
+  return {"init": init, "model": of_model, **found, **run} | finetune_texts.samples(
     recipe, model, request, read, sizes.steps
   )
 
@@ -244,42 +226,6 @@ def _corpora(data: Mapping[str, Any], tokenizer: Tokenizer) -> list[Corpus]:
   return [sources.load_corpus(part, "train", tokenizer) for part, _ in sources.parts_of(settings)]
 
 
-def _longest(data: DataConfig, model: Pretrained, max_tokens: int) -> int:
-  """Tokens of a prompt that a text is told on from: a whole prompt, or the opening of a text."""
-  room = model.lm.config.max_seq_len - max_tokens
-  if room < 1:
-    raise UsageError(
-      f"--max_tokens={max_tokens} leaves no room for a prompt in the model's context of "
-      f"{model.lm.config.max_seq_len} tokens: lower it"
-    )
-  corpus = sources.load_corpus(data, "train", model.need_tokenizer())
-  given = corpus.prompt_lengths
-  has_prompts = given is not None and bool((given > data.add_bos).all())
-  return min(room, _LONGEST_PROMPT if has_prompts else _OPENING)
-
-
-def _openings(
-  request: Request, model: Pretrained, data: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], list[list[int]]]:
-  """The sections `collect` and `prompts`, and the prompts that they give."""
-  prompts = {**data, "split_sizes": (1.0, 0.0, 0.0)}
-  settings = to_dataclass(DataConfig, prompts, "prompts")
-  longest = _longest(settings, model, request.max_tokens)
-  fields: dict[str, Any] = dict(
-    checkpoint=request.model,
-    block_size=BLOCK,
-    max_tokens=request.max_tokens,
-    shortest=min(4, longest),
-    longest=longest,
-    limit=request.texts,
-    batch_size=32,
-    shard_size=256,
-    seed=0,
-  )
-  how = to_dataclass(trajectories.CollectConfig, fields, "collect")
-  return fields, prompts, trajectories.read_prompts(how, settings, model)
-
-
 def _trajectories(
   request: Request,
   recipe: Recipe,
@@ -289,7 +235,7 @@ def _trajectories(
   given: Given,
 ) -> tuple[dict[str, Any], Scale, bool]:
   """The sections of a run on the model's own trajectories, its sizes, and whether some are held out."""
-  fields, prompts, openings = _openings(request, model, data)
+  fields, prompts, openings = finetune_texts.openings(request, model, data)
   seq_len = max(map(len, openings)) + request.max_tokens // BLOCK * BLOCK
   sizes = of_rows(len(openings), seq_len, facts, request.epochs, given)
   section = dict(
@@ -301,63 +247,6 @@ def _trajectories(
   )
   held_out = len(openings) >= _HOLD_OUT_FROM
   return {"prompts": prompts, "collect": fields, "data": section}, sizes, held_out
-
-
-def _collected(
-  request: Request, model: Pretrained, data: Mapping[str, Any], out: pathlib.Path, console: Console
-) -> pathlib.Path:
-  """The file with what the model writes itself; made by what the verb `collect` does."""
-  decoded = load_pretrained(request.model)  # in the dtype of decoding
-  fields, _, prompts = _openings(request, decoded, data)
-  decoding = Decoding(AR(), request.max_tokens).for_model(decoded.lm, decoded.generation)
-  prompting.check(prompts, decoded, decoding)
-  settings = {
-    "checkpoint": request.model,
-    "decoder": decoding.flat(),
-    "texts": len(prompts),
-    "prompts_crc32": zlib.crc32(json.dumps(prompts).encode()),
-    "weights_crc32": record.fingerprint(decoded.params),
-    "vocab_size": decoded.need_tokenizer().vocab_size,
-  }
-  folder = record.open_workdir(str(out / "collected"))
-  console.print(
-    f"the model's own text: {len(prompts):,} prompts, up to {request.max_tokens} tokens each, into {folder}"
-  )
-  sizes = {name: fields[name] for name in ("shard_size", "batch_size", "seed")}
-  collect.collect(
-    collect.Collection(decoded, decoding, prompts, folder, settings, **sizes), console
-  )
-  return (folder / collect.TOKENS).resolve()
-
-
-def _samples(
-  recipe: Recipe, model: Pretrained, request: Request, data: DataConfig, steps: int
-) -> dict[str, Any]:
-  """The section `tracking`: what is decoded at intervals."""
-  if "tracking" not in Settings._fields:
-    return {}
-  prompt = next(_prompts(request, data, model.need_tokenizer()), "")
-  ids = prompting.encode(model.need_tokenizer(), prompt)
-  if not ids or len(ids) + _SAMPLE_TOKENS + BLOCK > model.lm.config.max_seq_len:
-    return {}
-  decoder = f"{recipe.decoder} max_tokens={_SAMPLE_TOKENS}"
-  samples = dict(every=max(1, steps // 4), prompts=(prompt,), decoder=decoder)
-  return {"tracking": {"samples": samples}}
-
-
-def _prompts(request: Request, data: DataConfig, tokenizer: Tokenizer) -> Iterator[str]:
-  """Texts that the model may go on from: prompts of the data, or the first words of its texts."""
-  path = request.data[0]
-  if sources.source_of(path) != "files":
-    return
-  for file in folders.find(assets.resolve(path), "train").paths:
-    for document in folders.read(file, data.separator, data.text_field):
-      turns = conversations.as_messages(document, data.chat)
-      if turns:
-        yield conversations.question(turns, tokenizer)
-      else:
-        prompt, body = str(document.prompt), document.body
-        yield prompt or (" ".join(body.split(" ")[:8]) if isinstance(body, str) else "")
 
 
 def write(file: pathlib.Path, config: Mapping[str, Any], model: str, method: str) -> None:

@@ -10,12 +10,11 @@ from rich.console import Console
 
 from sbdjax import memory
 from sbdjax.chunks import CHUNK
-from sbdjax.cli import dry_run, trajectories
+from sbdjax.cli import dry_run
 from sbdjax.errors import UsageError
 from sbdjax.train import dry_run as costs
 from sbdjax.train.build import for_adapter, shape_only, training_loss, with_own_tokenizer
 from sbdjax.train.dry_run import Needs
-from sbdjax.train.settings import Settings, parse_settings
 
 
 def fit(config: ConfigDict, overrides: Mapping[str, str], console: Console) -> ConfigDict:
@@ -62,17 +61,9 @@ def _candidates(config: ConfigDict, overrides: Mapping[str, str]) -> Iterator[Co
       yield tried.lock()
 
 
-def _settings(config: ConfigDict) -> Settings:
-  kept = {k: v for k, v in config.items() if k not in trajectories.SECTIONS}
-  training = ConfigDict(kept).copy_and_resolve_references().unlock()
-  if "collect" in config and not training.data.path:
-    training.data.path = "(to be collected)"
-  return parse_settings(training)
-
-
 def _needs(config: ConfigDict) -> Needs:
   """What an update takes of each device: it is compiled, and nothing is run."""
-  settings = _settings(config)
+  settings = dry_run.settings_of(config)
   lm = shape_only(settings)
   settings = for_adapter(with_own_tokenizer(settings), lm)
   devices = jax.devices()

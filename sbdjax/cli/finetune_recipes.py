@@ -85,6 +85,20 @@ RECIPES = {
 }
 
 
+class Request(NamedTuple):
+  """What a user asks for: the flags of the verb."""
+
+  model: str
+  data: list[str]
+  mix: str | None
+  method: str
+  self_distill: bool
+  chat: bool
+  texts: int
+  max_tokens: int
+  epochs: float
+
+
 class Facts(NamedTuple):
   """What a run is scaled to.
 

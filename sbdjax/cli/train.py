@@ -6,7 +6,9 @@ it), `head` (HeadConfig; of losses that train causal blocks), `init` (InitConfig
 (TrainConfig), `parallel` (ParallelConfig), `attention` (AttentionConfig). Fields left out have the
 defaults of these dataclasses; see sbdjax/train/settings.py. `loss.name` and `data.source` may also
 name a loss or a source of your own, as module:Name; see sbdjax/losses/registry.py and
-sbdjax/data/sources.py. Re-running the command resumes. A config file with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
+sbdjax/data/sources.py. Re-running the command resumes. Several processes train together under
+`launch`, with --distributed on a cluster, or where --coordinator, --processes and --process say who
+they are: see docs/many_processes.md. A config file with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping
 import jax
 from ml_collections import ConfigDict
 
-from sbdjax.cli import dry_run, rounds, trajectories
+from sbdjax.cli import dry_run, flags, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.train import topology
@@ -33,11 +35,7 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   # Programs for devices that are not here can be written to the cache but not read back.
   jax.config.update("jax_enable_compilation_cache", False)
   devices = where.devices()
-  kept = {k: v for k, v in config.items() if k not in trajectories.SECTIONS}
-  training = ConfigDict(kept).copy_and_resolve_references()
-  if "collect" in config and not training.data.path:
-    training.data.path = "(to be collected)"
-  settings = parse_settings(training)
+  settings = dry_run.settings_of(config)
   lm = shape_only(settings)
   settings = for_adapter(settings, lm)
   loss_fn = training_loss(settings, lm)
@@ -82,12 +80,14 @@ def main(argv: list[str]) -> int:
     help="only say what the run would need of each device: v5p:2x2x2, v6e:8x8, h200:8, ...",
   )
   parser.add_argument("--json", action="store_true", help="with --dry_run: one line of JSON")
+  flags.add_job(parser)
   args = parser.parse_args(rest)
   if args.workdir is None and args.dry_run is None:
     raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
   if args.dry_run is not None:
     sections = _sections(rounds.read(args.config) is not None)
     return _dry_run(load_config(args.config, overrides, sections), args.dry_run, args.json)
+  flags.join(args, stoppable=True)
   last = start(args.config, overrides, pathlib.Path(args.workdir).expanduser())
   if last is None:
     return STOPPED

@@ -53,9 +53,7 @@ def _read_text(path: pathlib.Path, separator: str, text_field: str) -> Iterator[
 
 def _read_lines(path: pathlib.Path, separator: str, text_field: str) -> Iterator[Document]:
   del separator
-  whole = path.suffix == ".zip"
-  lines = files.read_text(path).split("\n") if whole else files.iter_lines(path)
-  yield from records.parse_lines(lines, path, text_field)
+  yield from records.parse_lines(files.lines(path), path, text_field)
 
 
 # Ending -> (path, separator, text_field) -> documents.

@@ -16,8 +16,6 @@ ANSWERS = ("response", "completion")
 # Besides the field of plain text, whose name is a setting.
 FIELDS = ("tokens", "prompt_tokens", "messages", "prompt", *ANSWERS)
 KINDS = "`messages`, `prompt` and `response`, `tokens`"
-# Lines of a text that must be JSON objects for it to count as JSON lines.
-_LOOKED_AT = 3
 
 
 def document_of(record: Any, text_field: str = "text") -> Document | None:
@@ -61,18 +59,19 @@ def _messages(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def parse_lines(
-  lines: Iterable[str], where: object, text_field: str = "text"
+  lines: Iterable[tuple[int, str]], where: object, text_field: str = "text"
 ) -> Iterator[Document]:
   """The documents of JSON lines; a warning at the end says how many lines were skipped.
 
   Args:
+    lines: with their numbers from 1 on.
     where: the file, for messages.
 
   Raises:
     DataError: at the end, if no line was usable.
   """
   found, skipped, first = 0, 0, 0
-  for number, line in enumerate(lines, 1):
+  for number, line in lines:
     if not line.strip():
       continue
     try:
@@ -96,19 +95,3 @@ def parse_lines(
       "%s: skipped %d of %d lines that are damaged or lack text (first: line %d)",
       where, skipped, skipped + found, first,
     )  # fmt: skip
-
-
-def are_lines_of_json(text: str) -> bool:
-  """Whether a text is evidently JSON lines: its first lines are JSON objects, each on a line."""
-  lines = (line for line in text[: 1 << 20].split("\n") if line.strip())
-  first = [line for line, _ in zip(lines, range(_LOOKED_AT), strict=False)]
-  return bool(first) and all(map(_is_object, first))
-
-
-def _is_object(line: str) -> bool:
-  if not line.lstrip().startswith("{"):
-    return False
-  try:
-    return isinstance(json.loads(line), dict)
-  except (ValueError, RecursionError):
-    return False

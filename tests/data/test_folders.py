@@ -160,7 +160,7 @@ def test_what_does_not_fit_in_memory_is_refused_with_advice(tmp_path, letters, m
 @pytest.mark.parametrize(
   ("name", "content", "words"),
   [
-    ("a.txt", '{"text": "a"}\n{"text": "b"}\n', "is JSON lines, not plain text"),
+    ("a.txt", '{"text": "a"}\n{"text": "b"}\n', "a JSON object in every line"),
     ("a.csv", "a,b\n", "ends in none of .txt"),
     ("a.parquet", "no parquet", "cannot read .*a.parquet"),
     ("a.arrow", "no arrow", "cannot read .*a.arrow"),

@@ -8,6 +8,7 @@ import pytest
 from sbdjax.data.config import DataConfig
 from sbdjax.data.pipeline import make_eval, make_pipeline
 from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.share import Share
 
 WORDS = {"a": 40, "b": 12, "c": 400}
 WEIGHTS = {"a": 3.0, "b": 2.0, "c": 1.0}
@@ -51,9 +52,7 @@ def test_a_part_is_seen_whole_before_it_begins_again(config):
 
 def test_processes_and_resuming_do_not_change_the_stream(config):
   whole = make_pipeline(config, seed=3, batch_size=4)
-  parts = [
-    make_pipeline(config, seed=3, batch_size=4, process_index=i, process_count=2) for i in range(2)
-  ]
+  parts = [make_pipeline(config, seed=3, batch_size=4, share=Share(i, 2)) for i in range(2)]
   for step in range(6):
     expected = next(whole)
     for name in expected:

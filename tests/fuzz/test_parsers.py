@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from tokenizers import models
 
 from sbdjax import failures
+from sbdjax.batch.read import read as read_requests
 from sbdjax.data import (
   assets,
   chat,
@@ -398,7 +399,9 @@ def test_jsonl(folder):
 
 def _table(write):
   """LINES as the bytes of a Parquet or Arrow file."""
-  table, held = pa.Table.from_pylist(LINES), io.BytesIO()
+  names = dict.fromkeys(name for line in LINES for name in line)
+  table = pa.table({name: [line.get(name) for line in LINES] for name in names})
+  held = io.BytesIO()
   write(table, held)
   return held.getvalue()
 
@@ -439,6 +442,29 @@ def test_the_state_of_a_saved_data_set(tmp_path):
   def check(data):
     put(tmp_path / "state.json", data)
     ends_well(folders.find, tmp_path, "train")
+
+  check()
+
+
+REQUESTS = [
+  {"prompt": "a", "id": "x", "max_tokens": 3, "stop": ["b"], "meta": {"a": [1]}},
+  {"prompt_tokens": [1, 2], "seed": 1, "eos_ids": [2]},
+  {"messages": [{"role": "user", "content": "Hi"}], "id": 7},
+]
+
+
+def test_requests(folder):
+  path = folder / "requests.jsonl"
+
+  def lines(records):
+    return "\n".join(map(text_of, records)) + "\n"
+
+  assert len(list(read_requests(put(path, lines(REQUESTS))))) == 3
+
+  @fuzz
+  @given(st.one_of(changed(REQUESTS).map(lines), changed_bytes(lines(REQUESTS).encode())))
+  def check(data):
+    ends_well(lambda: list(read_requests(put(path, data))))
 
   check()
 
