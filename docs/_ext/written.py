@@ -50,15 +50,17 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 def _value(value: object) -> str:
   if value is dataclasses.MISSING:
     return "must be set"
-  return "" if value == "section" else f"`{value!r}`"
+  return "a section" if value == "section" else f"default `{value!r}`"
 
 
 def _fields(cls: type, section: str) -> str:
-  rows = (
-    (f"`{field.name}`", f"`{field.type}`", _value(field.default), field.text)
-    for field in field_docs.of_class(cls, section)
-  )
-  return _table(("field", "type", "default", "what it is"), rows)
+  """A list of terms, which fits any width."""
+  parts = []
+  for field in field_docs.of_class(cls, section):
+    kind, parent = field.type.replace("|", "or"), field.name.rpartition(".")[0]
+    parts.append(f"`{field.name}` ({kind}, {_value(field.default)})")
+    parts[-1] += f"\n: {field.text or f'part of `{parent}`'}"
+  return "\n\n".join(parts)
 
 
 def config_page() -> str:
@@ -96,11 +98,10 @@ def decoder_page() -> str:
 
 def _decoder_fields(cls: type) -> str:
   texts = field_docs.attributes(cls)
-  rows = [
-    (f"`{field.name}`", _default(field), texts.get(field.name, ""))
+  return "\n\n".join(
+    f"`{field.name}` ({_default(field)})\n: {texts.get(field.name) or 'see above'}"
     for field in dataclasses.fields(cls)
-  ]
-  return _table(("field", "default", "what it is"), iter(rows)) if rows else ""
+  )
 
 
 def _default(field: dataclasses.Field) -> str:
@@ -108,7 +109,7 @@ def _default(field: dataclasses.Field) -> str:
   if value is dataclasses.MISSING:
     return "must be set"
   shown = type(value).__name__ + "()" if dataclasses.is_dataclass(value) else repr(value)
-  return f"`{shown}`"
+  return f"default `{shown}`"
 
 
 def presets_page() -> str:

@@ -139,7 +139,7 @@ def test_every_field_of_a_config_is_on_its_page():
   for name in losses.names():
     for section, cls in schema({"loss": {"name": name}}).items():
       for field in field_docs.of_class(cls, section):
-        assert f"| `{field.name}` |" in page, field.name
+        assert f"\n`{field.name}` (" in page, field.name
 
 
 def test_every_decoder_preset_and_verb_is_on_its_page():
