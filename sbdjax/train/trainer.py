@@ -37,7 +37,7 @@ class TrainConfig:
 
   Attributes:
     steps: updates.
-    batch_size: examples an update, over all devices and microbatches.
+    batch_size: examples per update, over all devices and microbatches.
     accumulation: microbatches an update is split into.
     ema_decay: of the parameters' moving average; 0 switches it off.
     seed: of initialisation, noise and data order.

@@ -68,8 +68,13 @@ def gradient_of(run, *args):
 
 
 # 80 tokens are more than a window, for which attention takes loops over tiles.
-@pytest.mark.parametrize("length", [80])
-@pytest.mark.parametrize("document_mask", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+  ("length", "document_mask"),
+  [
+    (11, True),
+    *(pytest.param(80, documents, marks=pytest.mark.long) for documents in (True, False)),
+  ],
+)
 def test_two_forwards_are_one(length, document_mask):
   batch = batch_of(length=length)
   mask = masks.SBDTrain(jnp.int32(3), documents(batch, document_mask))
