@@ -52,6 +52,23 @@ def hold(folder: str | os.PathLike, what: str, part: str = "") -> Iterator[None]
     yield
 
 
+@contextlib.contextmanager
+def hold_file(path: str | os.PathLike, what: str, flag: str) -> Iterator[None]:
+  """Keeps others from writing one file until the context ends, by a lock beside it.
+
+  Args:
+    path: the file, there or not; its folder is there.
+    what: uses it, for the message that others get.
+    flag: names such files on the command line, like "--out".
+
+  Raises:
+    UsageError: another process holds it, or its folder cannot be written.
+  """
+  path = pathlib.Path(path)
+  with _locked(path, path.with_name(f"{path.name}{FILE}"), what, shared=False, flag=flag):
+    yield
+
+
 def _make(folder: pathlib.Path) -> bool:
   """Whether there was none."""
   try:
@@ -68,14 +85,17 @@ def _remove_empty(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: pathlib.Path, path: pathlib.Path, what: str, shared: bool) -> Iterator[None]:
+def _locked(
+  written: pathlib.Path, path: pathlib.Path, what: str, shared: bool, flag: str = "--workdir"
+) -> Iterator[None]:
+  """Holds the lock `path` of what is `written`."""
   try:
     file, holder = _take(path, shared)
   except OSError as e:
-    raise UsageError(f"cannot write to --workdir={folder}: {e.strerror or e}") from e
+    raise UsageError(f"cannot write to {flag}={written}: {e.strerror or e}") from e
   if file is None:
     raise UsageError(
-      f"{folder} is in use by {holder}: wait for it, end it, or name another --workdir"
+      f"{written} is in use by {holder}: wait for it, end it, or name another {flag}"
     )
   key = _key(file)
   _OURS.add(key)

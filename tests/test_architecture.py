@@ -21,8 +21,17 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 LAYERS = [
   ("errors",),
   ("file_locks",),
-  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock", "bootstrap"),
-  ("pytree",),
+  (
+    "foreign",
+    "failures",
+    "memory",
+    "plain_json",
+    "appending",
+    "workdir_lock",
+    "bootstrap",
+    "share",
+  ),
+  ("pytree", "hosts"),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
@@ -35,13 +44,14 @@ LAYERS = [
   ("prompts", "figures"),
   ("train", "bench"),
   ("evals",),
+  ("batch",),
   ("api",),
   ("cli",),
   ("__main__",),
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
+  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json", "share"},
   "report": {"errors", "bootstrap"},
   "presets": {"errors", "settings", "data"},
   "interop": {
@@ -60,7 +70,9 @@ SIDE = {
     "sigma_lm",
   },
 }
-USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
+USES_SIDE = {
+  name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
+}
 USES_SIDE["figures"] = {"data"}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
@@ -80,6 +92,7 @@ NEVER = ("tensorflow", "clu")
 # What is in cli/ and is neither a verb nor a benchmark: flags, configs, the terminal, and two parts
 # of `train`.
 CLI_PARTS = {
+  "batch_progress",
   "bench_common",
   "common",
   "compilation_cache",
@@ -88,6 +101,7 @@ CLI_PARTS = {
   "evaluate_losses",
   "evaluate_tasks",
   "flags",
+  "generate_file",
   "live",
   "rounds",
   "tuned",
