@@ -171,11 +171,16 @@ def test_layers_are_drawn_from_the_test_that_holds_them():
   assert len(named) > 20 and named <= set(texts.split())
 
 
-@pytest.mark.parametrize("name", ["mask_sbd", "mask_verified", "mask_jacobi", "mask_freedave"])
-def test_masks_are_drawn_from_the_rules(name):
+_LONG = ["mask_sbd", "mask_jacobi", "mask_freedave", "mask_block_diffusion", "block_walk"]
+
+
+@pytest.mark.parametrize(
+  "name", ["mask_verified", *(pytest.param(n, marks=pytest.mark.long) for n in _LONG)]
+)
+def test_pictures_are_drawn_from_the_code(name):
   figure = Figure()
   module("drawings").ALL[name].draw(figure)
-  assert all(axes.images for axes in figure.axes)
+  assert all(axes.images or axes.patches for axes in figure.axes)
 
 
 def test_pins_are_inside_the_ranges():
