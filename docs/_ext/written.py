@@ -152,7 +152,7 @@ _API: dict[str, tuple[str, ...]] = {
   "Models": ("TransformerConfig", "LM", "make_lm", "SigmaLM", "make_sigma_lm"),
   "Train": ("train", "presets"),
   "Losses": ("losses",),
-  "Decoding": ("Limits", "Sampler", "decode"),
+  "Decoding": ("decode",),
   "Masks": ("masks",),
 }
 # Of modules whose public names are others than those they were written with.
@@ -162,12 +162,20 @@ _FUNCTIONS = {"train": ("build.train",), "presets": ("load", "names")}
 def api_page() -> str:
   """Every public name with its docstring."""
   grouped = {name for names in _API.values() for name in names}
-  first = tuple(n for n in sbdjax.__all__ if n not in grouped and not n.startswith("_"))
+  exported_too = {name for name in sbdjax.__all__ if _is_of_decode(name)}
+  first = (n for n in sbdjax.__all__ if n not in grouped | exported_too and n[0] != "_")
   parts = ["# API", "Public and stable are the names in `sbdjax.__all__` and what they document."]
+  same = ", ".join(f"`sbdjax.{name}`" for name in sorted(exported_too))
+  parts += [f"{same} are those of `sbdjax.decode`."]
   for heading, names in _API.items():
-    directives = "\n".join(_directive(name) for name in names or first)
+    directives = "\n".join(map(_directive, names or first))
     parts += [f"## {heading}", f"```{{eval-rst}}\n{directives}\n```"]
   return "\n\n".join(parts) + "\n"
+
+
+def _is_of_decode(name: str) -> bool:
+  """Whether a public name of the package is one of `decode` too; it is shown there."""
+  return getattr(sbdjax.decode, name, None) is getattr(sbdjax, name)
 
 
 def _directive(name: str) -> str:
@@ -176,9 +184,8 @@ def _directive(name: str) -> str:
   if name in _FUNCTIONS:
     return "\n".join(f".. autofunction:: sbdjax.{name}.{part}" for part in _FUNCTIONS[name])
   if inspect.ismodule(value):
-    # What it exports too is under another heading.
-    own = [n for n in value.__all__ if getattr(sbdjax, n, None) is not getattr(value, n)]
-    return f".. automodule:: sbdjax.{name}\n   :members: {', '.join(own)}\n   :imported-members:"
+    members = ", ".join(value.__all__)
+    return f".. automodule:: sbdjax.{name}\n   :members: {members}\n   :imported-members:"
   if not inspect.isclass(value):
     return f".. autofunction:: sbdjax.{name}"
   methods = [
