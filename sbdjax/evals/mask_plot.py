@@ -40,8 +40,8 @@ def panel(
     (axes.set_xticks, columns, names[1], seen_TxS.shape[1]),
   ):
     middles = [(a + b) / 2 - 0.5 for a, b in zip(starts, [*starts[1:], size], strict=True)]
-    ticks(middles, names_of)
+    ticks(middles, names_of, fontsize=7)
   axes.tick_params(length=0)
   axes.spines[:].set_visible(False)
   axes.grid(False)
-  axes.set_title(title)
+  axes.set_title(title, fontsize=8)
