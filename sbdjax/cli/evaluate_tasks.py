@@ -2,9 +2,9 @@
 
 Prompts and metrics are those of lm-evaluation-harness, on files in DIR (or in its folders `eval`,
 `bench` and `wikitext2`). A metric comes with a 95 % interval by bootstrap over items. --out=FILE.jsonl
-keeps what was answered to every item (log-likelihoods of every option, or the text), and a run that
-was stopped goes on from there. Several processes share the items with --shard=0/4, --shard=1/4, ...
-and one --out; the last to end prints the results. --offset, --limit and --spread choose items.
+keeps what was answered to every item (log-likelihoods of every option, or the text); re-running the
+command resumes. Several processes share the items with --shard=0/4, --shard=1/4, ... and one --out;
+the last to end prints the results. --offset, --limit and --spread choose items.
 
 Log-likelihoods of next-token models are exact. Those of masked diffusion are the any-order bound and
 those of self-speculative models the mean over random orders, with --samples and --seed. Texts are
@@ -43,7 +43,7 @@ def _parser() -> Parser:
   flags.add_checkpoint(parser, required=True)
   add("--tasks", required=True, help=f"of {', '.join(registry.tasks())}; or module:NAME")
   add("--data", required=True, metavar="DIR", help="folder of the benchmarks' files")
-  add("--out", metavar="FILE.jsonl", help="where every item is recorded; an old file goes on")
+  add("--out", metavar="FILE.jsonl", help="where every item is recorded; an old file is resumed")
   add("--offset", type=int, default=0, help="first item of each task")
   add("--limit", type=int, help="so many items of each task; default: all")
   add(

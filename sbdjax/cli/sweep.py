@@ -22,12 +22,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax.bootstrap import Interval
 from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, open_config, split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
-from sbdjax.evals import paired, plot, surface
-from sbdjax.evals.bootstrap import Interval
+from sbdjax.evals import paired, plot, surface, wording
 from sbdjax.evals.sweep import POINTS, Point, SweepConfig, check_used, make_point, run_sweep
 from sbdjax.share import WHOLE, Share
 
@@ -176,7 +176,7 @@ def _notes(rows: Sequence[dict[str, Any]], timed: bool) -> Iterator[str]:
   first, sweep = rows[0], rows[0]["settings"]["sweep"]
   yield (
     f"{first['prompts']} prompts of the {sweep['split']} split, batch {first['batch_size']}. "
-    f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats a token under "
+    f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats per token under "
     f"{sweep['judge']}. Reference:\nAR of the same model; where it is not here, the first AR."
   )
   yield (
@@ -219,7 +219,8 @@ def conclude_surface(
     raise UsageError(f"no point of the sweep has {x_name}, {y_name} and {z_name}: see get_surface")
   x, y, z = zip(*found, strict=True)
   fitted = surface.fit(x, y, z)
-  surface.draw(fitted, x, y, names, workdir / SURFACE)
+  in_words = wording.name(x_name), wording.name(y_name), wording.name(z_name)
+  surface.draw(fitted, x, y, in_words, workdir / SURFACE)
   top = max(found, key=lambda point: point[2])
   for label, (a, b, value) in (("measured", top), ("fitted", fitted.best())):
     console.print(

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from sbdjax.bootstrap import Interval, interval
 from sbdjax.errors import UsageError
-from sbdjax.evals.bootstrap import Interval, interval
 from sbdjax.evals.responders import Responders
 from sbdjax.evals.tasks.task import Item, Metric, Task
 
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 def check_settings(records: Sequence[dict[str, Any]], settings: dict[str, Any], path: str) -> None:
-  """Refuses to go on with records that were made in another way.
+  """Refuses to add to records that were made in another way.
 
   Raises:
     UsageError: a run in `records` had other settings; the first that differs is named.
