@@ -23,6 +23,7 @@ LAYERS = [
   ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock"),
   ("pytree",),
   ("settings", "checks", "reductions"),
+  ("field_docs",),
   ("masks", "cache"),
   ("kernels",),
   ("chunks",),
@@ -32,6 +33,7 @@ LAYERS = [
   ("corruption", "reductions"),
   ("losses", "decode", "likelihood"),
   ("prompts",),
+  ("text_records",),
   ("train", "bench"),
   ("evals",),
   ("api",),
@@ -60,6 +62,7 @@ SIDE = {
   },
 }
 USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
+USES_SIDE |= {"text_records": {"data", "interop"}, "train": {"data", "interop", "report"}}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
 LAZY = {("interop", "train")}
@@ -71,6 +74,7 @@ ONLY_IN = {
   "grain": ("data/pipeline.py",),
   "gguf": ("data/gguf_header.py", "interop/gguf/"),
   "lm_eval": ("evals/lm_eval_adapter.py", "cli/lm_eval.py"),
+  "wandb": ("train/tracking/wandb_writer.py",),
   "tensorflow_datasets": ("data/tfds_", "data/trajectories.py"),
 }
 NEVER = ("tensorflow", "clu")
@@ -85,9 +89,12 @@ CLI_PARTS = {
   "dry_run",
   "evaluate_losses",
   "evaluate_tasks",
+  "fields",
   "flags",
   "live",
   "rounds",
+  "sweep_best",
+  "sweep_grid",
   "tuned",
 }
 

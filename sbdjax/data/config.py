@@ -39,8 +39,8 @@ class DataConfig:
     split_sizes: sizes of train, validation, test in characters (text8) or documents, or fractions
       if none is above 1. Empty: 90 %, 5 %, 5 %, which is the published split of text8.
     separator: what stands between documents of a plain text file.
-    download: whether text8 may be fetched; `cache_dir` is where it is kept (empty:
-      $SBDJAX_CACHE, else ~/.cache/sbdjax).
+    download: whether text8 may be fetched.
+    cache_dir: where it is kept; empty: $SBDJAX_CACHE, else ~/.cache/sbdjax.
     tokenizer: as for `tokenizers.load_tokenizer`; in training also "checkpoint": that of
       `init.checkpoint`.
     add_bos, add_eos: put the tokenizer's bos before, its eos after every document of text.
