@@ -12,7 +12,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16
 
-.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz parity tables kernels-aot lint format clean
+.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz parity tables docs kernels-aot lint format clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m sbdjax quickstart
@@ -46,7 +46,8 @@ fuzz: $(DEV)
 PARITY       := $(VENV)/.installed-parity
 PARITY_INDEX ?=
 PARITY_TESTS := tests/interop tests/data/test_vocabulary_files.py tests/data/test_chat.py \
-  tests/bench/test_flex.py tests/bench/test_torch_llama.py tests/cli/test_bench.py tests/cli/test_bench_peers.py
+  tests/bench/test_flex.py tests/bench/test_torch_llama.py tests/cli/test_bench.py tests/cli/test_bench_peers.py \
+  tests/cli/test_finetune_live.py
 
 parity: $(PARITY)
 	SBDJAX_PARITY=1 $(RUN) -m pytest -n 2 --dist loadfile $(PARITY_TESTS)
@@ -59,6 +60,17 @@ $(PARITY): $(DEV)
 # Every table of the READMEs anew, from the records; says what else differs.
 tables: $(STAMP)
 	@$(RUN) experiments/tables.py --write
+
+# The pages, in docs/_build/html: notebooks are executed, warnings are errors, and every link inside
+# of the pages is followed (those that lead outside are listed in docs/_build/external.txt). Offline.
+DOCS := $(VENV)/.installed-docs
+docs: $(DOCS)
+	$(RUN) -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(RUN) docs/_ext/check_links.py docs/_build/html docs/_build/external.txt
+
+$(DOCS): $(STAMP) requirements-docs.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
 
 # Kernels compiled for TPUs and GPUs that are not here; skipped where their clients are not installed.
 # AOT_PYTHON: an interpreter that has the clients.
@@ -89,5 +101,5 @@ $(DEV): $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .jax_cache .mypy_cache .pytest_cache .ruff_cache build dist quickstart *.egg-info
+	rm -rf $(VENV) docs/_build docs/generated .jax_cache .mypy_cache .pytest_cache .ruff_cache build dist quickstart *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Tables of the project's front page, from the records of the experiments.
+"""Tables of the page of results (docs/results.md), from the records of the experiments.
 
 python experiments/front_page.py      # prints them; experiments/tables.py writes them
 """
@@ -12,7 +12,7 @@ import pathlib
 import sys
 from types import ModuleType
 
-from sbdjax.evals import paired, report
+from sbdjax.evals import markdown, paired
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -49,13 +49,13 @@ def decoding() -> str:
           sbd.name_of(row).replace("entropy bound, ", ""),
           paired.tokens_per_forward(row).shown(2),
           paired.judge_nll(row).shown(3),
-          report.against(row, sbd.ar()),
+          markdown.against(row, sbd.ar()),
           paired.repetition(row).shown(2),
           f"{row['distinct_2']:.3f}",
         )
       )
   head = ("decoding", "tokens per forward", "judge NLL", "against AR", "repeats", "distinct-2")
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def by_the_clock() -> str:
@@ -68,7 +68,7 @@ def by_the_clock() -> str:
   bounds = f"[{found['ratio_low']:.2f}, {found['ratio_high']:.2f}]"
   return (
     "by the clock of two CPU cores a loss: AR is "
-    f"{found['ratio']:.2f} {bounds} times as fast as the fastest of them ([benchmarks](experiments/benchmarks/README.md))"
+    f"{found['ratio']:.2f} {bounds} times as fast as the fastest of them ([benchmarks](../experiments/benchmarks/README.md))"
   )
 
 
@@ -115,7 +115,7 @@ def results() -> str:
     "ssmd_protein": (
       "a causal block on a frozen protein model: its trunk alone needs "
       f"{low:.1f} to {high:.1f} times the NFE at equal likelihood. **Fragile**: the curve is flat there, and "
-      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats a residue worse "
+      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats per residue worse "
       f"(standard error over proteins: {protein.stderr():.2f})"
     ),
     "benchmarks_lm": benchmarks_lm.in_short(),
@@ -123,8 +123,8 @@ def results() -> str:
       "decoding, training, compile time and memory; rooflines and dry runs of full-size configs"
     ),
   }
-  rows = [(f"[{name}](experiments/{name}/README.md)", text) for name, text in said.items()]
-  return report.markdown(("experiment", "result"), rows)
+  rows = [(f"[{name}](../experiments/{name}/README.md)", text) for name, text in said.items()]
+  return markdown.table(("experiment", "result"), rows)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,8 +20,18 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
-  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock"),
-  ("pytree",),
+  ("file_locks",),
+  (
+    "foreign",
+    "failures",
+    "memory",
+    "plain_json",
+    "appending",
+    "workdir_lock",
+    "bootstrap",
+    "share",
+  ),
+  ("pytree", "hosts"),
   ("settings", "checks", "reductions"),
   ("field_docs",),
   ("masks", "cache"),
@@ -32,18 +42,19 @@ LAYERS = [
   ("sigma_lm",),
   ("corruption", "reductions"),
   ("losses", "decode", "likelihood"),
-  ("prompts",),
+  ("prompts", "figures"),
   ("text_records",),
   ("train", "bench"),
   ("evals",),
+  ("batch",),
   ("api",),
   ("cli",),
   ("__main__",),
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
-  "report": {"errors"},
+  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json", "share"},
+  "report": {"errors", "bootstrap"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",
@@ -61,7 +72,10 @@ SIDE = {
     "sigma_lm",
   },
 }
-USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
+USES_SIDE = {
+  name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
+}
+USES_SIDE["figures"] = {"data"}
 USES_SIDE |= {"text_records": {"data", "interop"}, "train": {"data", "interop", "report"}}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
@@ -82,15 +96,23 @@ NEVER = ("tensorflow", "clu")
 # What is in cli/ and is neither a verb nor a benchmark: flags, configs, the terminal, and two parts
 # of `train`.
 CLI_PARTS = {
+  "batch_progress",
   "bench_common",
   "common",
+  "compare_plot",
   "compilation_cache",
   "config_file",
   "dry_run",
   "evaluate_losses",
   "evaluate_tasks",
   "fields",
+  "finetune_config",
+  "finetune_costs",
+  "finetune_export",
+  "finetune_recipes",
+  "finetune_texts",
   "flags",
+  "generate_file",
   "live",
   "rounds",
   "sweep_best",

@@ -36,6 +36,10 @@ VERBS = {
     "sbdjax.cli.compare",
     "Compare training runs: compare RUN RUN ... [--metrics=NAME,NAME] [--png=FILE] [--html=FILE]",
   ),
+  "completion": Verb(
+    "sbdjax.cli.completion",
+    "Print a script that completes commands in a shell: completion bash|zsh",
+  ),
   "configs": Verb(
     "sbdjax.cli.configs",
     "List the configs that ship as presets, or show one: configs [NAME[:VARIANT]]",
@@ -49,14 +53,27 @@ VERBS = {
     "sbdjax.cli.evaluate",
     "Losses on a corpus, or benchmarks: --checkpoint=NAME|FILE|WORKDIR [--tasks=NAMES --data=DIR]",
   ),
+  "finetune": Verb(
+    "sbdjax.cli.finetune",
+    "Fine-tune a model on your text, in one command: finetune MODEL --data=FILE|FOLDER "
+    "--method=METHOD --out=DIR",
+  ),
   "generate": Verb(
     "sbdjax.cli.generate",
     "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] "
     "[--json]",
   ),
+  "launch": Verb(
+    "sbdjax.cli.launch",
+    "Run a verb in several processes on this machine: launch --processes=N -- VERB [flags]",
+  ),
   "lm_eval": Verb(
     "sbdjax.cli.lm_eval",
     "Run lm-evaluation-harness with models of this package: lm_eval run --model sbdjax ...",
+  ),
+  "merge": Verb(
+    "sbdjax.cli.merge",
+    "Join what several processes have generated: merge OUT.jsonl [PART.jsonl ...]",
   ),
   "methods": Verb(
     "sbdjax.cli.methods",

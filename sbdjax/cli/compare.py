@@ -2,7 +2,7 @@
 
 RUN is the workdir of `train`, or a folder that holds several. Shown are the settings in which the runs
 differ, their last metrics side by side, and the curves of a metric (--metrics; else a loss that all of
-them have). --png writes the curves as a picture, --html the page that `report` makes of the runs.
+them have). --png writes the curves as a picture (and a PDF beside it), --html the page that `report` makes of the runs.
 """
 
 from __future__ import annotations
@@ -62,17 +62,18 @@ def main(argv: list[str]) -> int:
   asked = [name.strip() for name in args.metrics.split(",")] if args.metrics else []
   metrics = runs.metrics(found, asked)
   show(found, metrics, Console())
-  written = {}
+  written: list[str] = []
   if args.png:
-    from sbdjax.report import run_plot  # here: a terminal needs no fonts
+    from sbdjax import figures  # here: a terminal needs no fonts
+    from sbdjax.cli import compare_plot
 
-    written[args.png] = run_plot.png(found, metrics)
+    compare_plot.draw(found, metrics, pathlib.Path(args.png))
+    written += map(str, figures.files_of(args.png))
   if args.html:
     title = f"compare {', '.join(run.name for run in found)}"
-    written[args.html] = page.build(files, title).encode("utf-8", "replace")
-  for path, content in written.items():
-    place = pathlib.Path(path).expanduser()
-    write_atomically(place, lambda file, content=content: file.write(content))  # type: ignore[misc]
+    content = page.build(files, title).encode("utf-8", "replace")
+    write_atomically(pathlib.Path(args.html).expanduser(), lambda file: file.write(content))
+    written.append(args.html)
   if written:
     print(f"written: {', '.join(written)}")
   return 0

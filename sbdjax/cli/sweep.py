@@ -16,7 +16,8 @@ changes one field, and --grid takes the place of `get_sweep`.
 Each point is one JSON line of
 DIR/points.jsonl, with the sums of every text; re-running the command measures what is missing. Then all points
 decode the first sweep.timed_prompts prompts in turns, sweep.repeats times: a line of DIR/speeds.jsonl (0 repeats: no
-speeds). At the end: tables with 95 % bootstrap intervals over prompts, and DIR/sweep.png. Where the
+speeds). Several processes share the points with --shard=0/4, --shard=1/4, ...; the last to end has
+all points in DIR/points.jsonl, times them and prints the tables. At the end: tables with 95 % bootstrap intervals over prompts, and DIR/sweep.png. Where the
 file has `get_surface`, which names two settings and what is measured over them, a smooth surface is
 fitted (DIR/surface.png) and its best point printed.
 """
@@ -32,6 +33,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax.bootstrap import Interval
 from sbdjax.cli import flags, sweep_best, sweep_grid
 from sbdjax.cli.common import (
   CONFIG_HELP,
@@ -43,8 +45,7 @@ from sbdjax.cli.common import (
 )
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
-from sbdjax.evals import paired, plot, surface
-from sbdjax.evals.bootstrap import Interval
+from sbdjax.evals import paired, plot, surface, wording
 from sbdjax.evals.sweep import (
   POINTS,
   Bench,
@@ -54,6 +55,7 @@ from sbdjax.evals.sweep import (
   make_point,
   run_sweep,
 )
+from sbdjax.share import WHOLE, Share
 
 PICTURE, SURFACE = "sweep.png", "surface.png"
 
@@ -169,15 +171,19 @@ def speed_table(
 
 
 def measure(
-  points: Sequence[Point], workdir: pathlib.Path, console: Console, bench: Bench | None = None
-) -> list[dict]:
+  points: Sequence[Point],
+  workdir: pathlib.Path,
+  console: Console,
+  share: Share = WHOLE,
+  bench: Bench | None = None,
+) -> list[dict] | None:
   """`run_sweep` with the point being measured shown in `console`."""
 
   def skipped(line: str) -> None:
     console.print(f"already measured: {line}", style="bright_black", highlight=False)
 
   with console.status("opening models ...") as status:
-    return run_sweep(points, workdir, status.update, skipped, bench)
+    return run_sweep(points, workdir, status.update, skipped, share, bench)
 
 
 def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console) -> None:
@@ -200,7 +206,7 @@ def _notes(rows: Sequence[dict[str, Any]], timed: bool) -> Iterator[str]:
   first, sweep = rows[0], rows[0]["settings"]["sweep"]
   yield (
     f"{first['prompts']} prompts of the {sweep['split']} split, batch {first['batch_size']}. "
-    f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats a token under "
+    f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats per token under "
     f"{sweep['judge']}. Reference:\nAR of the same model; where it is not here, the first AR."
   )
   yield (
@@ -243,7 +249,8 @@ def conclude_surface(
     raise UsageError(f"no point of the sweep has {x_name}, {y_name} and {z_name}: see get_surface")
   x, y, z = zip(*found, strict=True)
   fitted = surface.fit(x, y, z)
-  surface.draw(fitted, x, y, names, workdir / SURFACE)
+  in_words = wording.name(x_name), wording.name(y_name), wording.name(z_name)
+  surface.draw(fitted, x, y, in_words, workdir / SURFACE)
   top = max(found, key=lambda point: point[2])
   for label, (a, b, value) in (("measured", top), ("fitted", fitted.best())):
     console.print(
@@ -265,6 +272,7 @@ def _parser() -> Parser:
   add("--judge", help="model under which texts are scored; default: the checkpoint")
   add("--prompts", help="file with a prompt a line, or .jsonl with the field prompt")
   add("--grid", nargs="+", metavar="SECTION.FIELD=V,V", help="values to combine")
+  flags.add_shard(parser, "points")
   add("--max_loss", type=float, metavar="PERCENT", help="name the fastest points within this loss")
   return parser
 
@@ -290,6 +298,7 @@ def main(argv: list[str]) -> int:
     raise UsageError("sweep needs --checkpoint=NAME and --grid, or --config=FILE.py")
   if args.max_loss is not None and args.max_loss < 0:
     raise UsageError(f"--max_loss={args.max_loss}: give a percentage of 0 or more")
+  share = flags.shard_of(args.shard)
   overrides = flags.modern_overrides(overrides)
   config = _base(args, overrides)
   of_decoder = [n.removeprefix("decoder.") for n in overrides if n.startswith("decoder.")]
@@ -304,12 +313,15 @@ def main(argv: list[str]) -> int:
     check_used(config, grid, of_decoder)
     names = read_surface(args.config)
   workdir = pathlib.Path(args.workdir).expanduser()
-  rows = measure(points, workdir, console, bench)
+  rows = measure(points, workdir, console, share, bench)
+  if rows is None:
+    print(f"{workdir}: other processes measure what is missing, or will")
+    return 0
   if not by_flags:
     conclude(rows, workdir, console)
   if by_flags or args.max_loss is not None:
-    share = None if args.max_loss is None else args.max_loss / 100
-    sweep_best.conclude(rows, share, workdir, console)
+    most = None if args.max_loss is None else args.max_loss / 100
+    sweep_best.conclude(rows, most, workdir, console)
   if names:
     conclude_surface(rows, names, workdir, console)
   return 0

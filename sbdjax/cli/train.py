@@ -7,18 +7,20 @@ it), `head` (HeadConfig; of losses that train causal blocks), `init` (InitConfig
 (TrackingConfig: where metrics go, and what the model writes meanwhile). Fields left out have the
 defaults below. `loss.name` and `data.source` may also name a loss or a source of your own, as
 module:Name; see sbdjax/losses/registry.py and sbdjax/data/sources.py. Re-running the command
-resumes. A config file with `get_rounds` collects trajectories and trains in turns: see
-sbdjax/cli/rounds.py.
+resumes. Several processes train together under `launch`, with --distributed on a cluster, or where
+--coordinator, --processes and --process say who they are: see docs/many_processes.md. A config file
+with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
 """
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable, Mapping
 
 import jax
 from ml_collections import ConfigDict
 
-from sbdjax.cli import dry_run, fields, rounds, trajectories
+from sbdjax.cli import dry_run, fields, flags, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.train import topology
@@ -34,15 +36,37 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   # Programs for devices that are not here can be written to the cache but not read back.
   jax.config.update("jax_enable_compilation_cache", False)
   devices = where.devices()
-  kept = {k: v for k, v in config.items() if k not in trajectories.SECTIONS}
-  training = ConfigDict(kept).copy_and_resolve_references()
-  if "collect" in config and not training.data.path:
-    training.data.path = "(to be collected)"
-  settings = parse_settings(training)
+  settings = dry_run.settings_of(config)
   lm = shape_only(settings)
   settings = for_adapter(settings, lm)
   loss_fn = training_loss(settings, lm)
   return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
+
+
+def start(flag: str, overrides: Mapping[str, str], workdir: pathlib.Path) -> pathlib.Path | None:
+  """Trains, on from where `workdir` is if it was started before; also in rounds.
+
+  Args:
+    flag: see `common.open_config`.
+    overrides: {"section.field": text}.
+
+  Returns:
+    The training workdir with the model (of rounds, the last), or None where a signal has stopped it.
+
+  Raises:
+    UsageError, DataError, CheckpointError, DivergedError: see `train.build.train`.
+  """
+  found = rounds.read(flag)
+  config = load_config(flag, overrides, _sections(found is not None))
+  if found is None:
+    state = train(config, workdir)
+    return workdir if int(state.step) >= config.train.steps else None
+  return rounds.run(rounds.plan(config, found, workdir, overrides), parse_settings, train)
+
+
+def _sections(in_rounds: bool) -> Callable[[ConfigDict], dict[str, type]]:
+  """config -> the dataclasses of its sections."""
+  return (lambda c: {**schema(c), **trajectories.SECTIONS}) if in_rounds else schema
 
 
 def main(argv: list[str]) -> int:
@@ -57,21 +81,17 @@ def main(argv: list[str]) -> int:
     help="only say what the run would need of each device: v5p:2x2x2, v6e:8x8, h200:8, ...",
   )
   parser.add_argument("--json", action="store_true", help="with --dry_run: one line of JSON")
+  flags.add_job(parser)
   args = parser.parse_args(rest)
   if args.workdir is None and args.dry_run is None:
     raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
-  found = rounds.read(args.config)
-  sections = schema if found is None else lambda c: {**schema(c), **trajectories.SECTIONS}
-  config = load_config(args.config, overrides, sections)
   if args.dry_run is not None:
-    return _dry_run(config, args.dry_run, args.json)
-  workdir = pathlib.Path(args.workdir).expanduser()
-  if found is None:
-    state = train(config, workdir)
-    return 0 if int(state.step) >= config.train.steps else STOPPED
-  planned = rounds.plan(config, found, workdir, overrides)
-  last = rounds.run(planned, parse_settings, train)
+    sections = _sections(rounds.read(args.config) is not None)
+    return _dry_run(load_config(args.config, overrides, sections), args.dry_run, args.json)
+  flags.join(args, stoppable=True)
+  last = start(args.config, overrides, pathlib.Path(args.workdir).expanduser())
   if last is None:
     return STOPPED
-  print(f"model: {last}")
+  if rounds.read(args.config) is not None:
+    print(f"model: {last}")
   return 0

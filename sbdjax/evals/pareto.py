@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from sbdjax.bootstrap import Interval
 from sbdjax.evals import paired
-from sbdjax.evals.bootstrap import Interval
 
 Row = dict[str, Any]
 # (point, reference) -> how many times as fast; None where nobody measured it.

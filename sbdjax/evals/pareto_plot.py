@@ -6,74 +6,67 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from sbdjax.data.files import write_atomically
+from sbdjax import figures
+from sbdjax.bootstrap import Interval
 from sbdjax.evals import paired, pareto
-from sbdjax.evals.bootstrap import Interval
 from sbdjax.evals.pareto import Gain, Row
 
-_POINT, _FRONT = "#5b6675", "#0072B2"
+_FRONT, _POINT = figures.COLOURS[0], figures.GREY
 
 
 def draw(rows: Sequence[Row], labels: Sequence[str], path: pathlib.Path) -> None:
   """Judge NLL above the reference against tokens per forward, and against tokens/s where timed.
 
-  Points of the front are joined and labelled; bars are 95 % intervals over prompts.
+  Points of the front are joined and numbered, and the legend names them; bars are 95 % intervals
+  over prompts.
 
   Args:
     rows: of a sweep.
     labels: of each, for the front.
-    path: PNG to write, whole or not at all.
+    path: PNG to write, whole or not at all; the PDF has its name.
   """
   panels: list[tuple[Gain, str]] = [(pareto.by_forwards, "tokens per forward, reference = 1")]
   if all("speed" in row for row in rows):
-    panels.append((pareto.by_clock, f"tokens per second, reference = 1 ({rows[0]['device']})"))
-  figure = Figure(figsize=(6.2 * len(panels), 5), layout="constrained", dpi=110)
-  FigureCanvasAgg(figure)
-  for axes, (gain, label) in zip(
-    figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-  ):
-    _panel(axes, rows, labels, gain)
-    axes.set_xlabel(label, fontsize=11)
-    axes.set_ylabel("judge NLL above the reference, %\nbetter text is lower", fontsize=11)
-  figure.suptitle(
-    f"{rows[0]['prompts']} prompts; the line joins the points that none beats in both"
-  )
-  write_atomically(path, lambda file: figure.savefig(file, format="png"))
+    panels.append((pareto.by_clock, f"tokens/s, reference = 1 ({rows[0]['device']})"))
+  fronts = [pareto.front_of(rows, gain) for gain, _ in panels]
+  named = [i for i in range(len(rows)) if any(front[i] for front in fronts)]
+  numbers = {i: str(number) for number, i in enumerate(named, 1)}
+  with figures.drawing(path, figures.PAGE, 2.6 + 0.14 * len(named)) as figure:
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    notes = []
+    for axes, (gain, label), front in zip(all_axes, panels, fronts, strict=True):
+      notes.append(_panel(axes, rows, gain, front, numbers))
+      axes.set_xlabel(label)
+      axes.set_ylabel("judge NLL above the reference, %")
+    for i, number in numbers.items():
+      all_axes[0].plot([], [], "o", color=_FRONT, label=f"{number}: {labels[i]}")
+    figures.legend_below(figure, 1, all_axes[0])
+    figure.suptitle(
+      f"{rows[0]['prompts']} prompts; no other point is better in both than a blue one"
+    )
+    for axes, of_panel in zip(all_axes, notes, strict=True):
+      figures.place_notes(axes, of_panel)
 
 
-def _panel(axes: Any, rows: Sequence[Row], labels: Sequence[str], gain: Gain) -> None:
+def _panel(
+  axes: Any, rows: Sequence[Row], gain: Gain, front: Sequence[bool], numbers: dict[int, str]
+) -> list[figures.Note]:
   references = [paired.reference_of(row, rows) for row in rows]
   gains = [gain(row, of) or Interval(1.0) for row, of in zip(rows, references, strict=True)]
-  losses = [pareto.loss_of(row, of) for row, of in zip(rows, references, strict=True)]
-  on = pareto.front_of(rows, gain)
-  for x, y, is_on in zip(gains, losses, on, strict=True):
-    colour = _FRONT if is_on else _POINT
+  losses = [_percent(pareto.loss_of(row, of)) for row, of in zip(rows, references, strict=True)]
+  for on, colour, marker in ((False, _POINT, "."), (True, _FRONT, "o")):
+    chosen = [i for i in range(len(rows)) if front[i] == on]
+    xs, ys = [gains[i] for i in chosen], [losses[i] for i in chosen]
     axes.errorbar(
-      x.value, 100 * y.value, xerr=_bars(x, 1), yerr=_bars(y, 100), fmt="o" if is_on else ".",
-      color=colour, elinewidth=1, capsize=2, alpha=1 if is_on else 0.6,
+      [x.value for x in xs], [y.value for y in ys], xerr=figures.bars(xs), yerr=figures.bars(ys),
+      fmt=marker, color=colour, elinewidth=0.8, alpha=1 if on else 0.6,
     )  # fmt: skip
-  joined = sorted(
-    (x.value, 100 * y.value, i) for i, (x, y) in enumerate(zip(gains, losses, strict=True)) if on[i]
-  )
-  axes.plot([x for x, _, _ in joined], [y for _, y, _ in joined], color=_FRONT, linewidth=1.5)
-  for number, (x, y, i) in enumerate(joined):
-    above = number % 2 == 0  # neighbours' labels go to different sides
-    axes.annotate(
-      labels[i], (x, y), xytext=(-6, 8) if above else (8, -12), textcoords="offset points",
-      ha="right" if above else "left", fontsize=8, color=_FRONT,
-    )  # fmt: skip
+  joined = sorted((gains[i].value, losses[i].value, i) for i in numbers if front[i])
+  axes.plot([x for x, _, _ in joined], [y for _, y, _ in joined], color=_FRONT)
   axes.axhline(0, color=_POINT, linewidth=0.8, linestyle="--")
-  axes.grid(alpha=0.25)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.margins(x=0.15, y=0.15)
+  axes.margins(x=0.12, y=0.12)
+  return [figures.Note(x, y, numbers[i], _FRONT) for x, y, i in joined]
 
 
-def _bars(found: Interval, scale: float) -> list[list[float]] | None:
-  """Lengths below and above the value; None without bounds."""
-  if found.low is None or found.high is None:
-    return None
-  low, high = max(0.0, found.value - found.low), max(0.0, found.high - found.value)
-  return [[scale * low], [scale * high]]
+def _percent(found: Interval) -> Interval:
+  return Interval(*(None if x is None else 100 * x for x in found))  # type: ignore[arg-type]

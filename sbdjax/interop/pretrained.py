@@ -103,7 +103,7 @@ def load_pretrained(
       CPU, where XLA would widen every weight in every forward. "stored": the checkpoint's anywhere,
       to train on or to save again. "mixed": weights of bfloat16, and activations rounded to it where
       they meet weights, all else float32 (`TransformerConfig.product_dtype`): faster for several
-      tokens a forward on a CPU that multiplies bfloat16 (AVX512-BF16); texts of forwards of
+      tokens per forward on a CPU that multiplies bfloat16 (AVX512-BF16); texts of forwards of
       different widths may differ by rounding. Quantized weights count as float32.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
       default device. Hugging Face directories and GGUF files are read tensor by tensor into that
@@ -216,7 +216,7 @@ def _open(
   lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
   if not checked:
     check_params(lm, params, str(path))
-  params = _stored(config, params)
+  params = stored(config, params)
   if mesh is not None:
     params = jax.device_put(params, shardings(params))
   tokenizer = tokenizers.load_tokenizer(tokenizer_name, mask_id=config.mask_id)
@@ -225,7 +225,7 @@ def _open(
   return Pretrained(lm, params, tokenizer, generation)
 
 
-def _stored(config: TransformerConfig, params: Any) -> Any:
+def stored(config: TransformerConfig, params: Any) -> Any:
   """`params` in the dtype that the configuration stores them in; an adapter's in its own."""
 
   def convert(path: Any, x: Any) -> jax.Array:
@@ -257,7 +257,7 @@ def save_pretrained(
 
   `load_pretrained` gives half precision back as it was by `dtype="stored"`.
 
-  config.json names the first architecture of `hf.configs.FAMILIES` that is this very network
+  config.json names the first architecture of `hf.families.FAMILIES` that is this very network
   (weights of a Mistral come out as a Llama's), the mask token, and under "sbdjax" what Hugging
   Face has no key for. Rotary pairs of llama2.c are reordered to Hugging Face's. `transformers`
   opens what it has a class for: Llama, Qwen2, Qwen3, GPT-2 and ESM-2.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sbdjax import hosts
 from sbdjax.data import tokenizers
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
@@ -23,6 +24,7 @@ from sbdjax.interop.pretrained import (
   check_params,
   check_vocabulary,
   load_pretrained,
+  stored,
 )
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import backend
@@ -35,7 +37,7 @@ from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from sbdjax.train import banner, trainer
 from sbdjax.train.dropout import with_dropout
 from sbdjax.train.host_memory import keep_freed_memory
-from sbdjax.train.parallel import initialize_distributed
+from sbdjax.train.parallel import make_layout
 from sbdjax.train.settings import Settings, parse_settings
 from sbdjax.train.state import TrainState
 from sbdjax.train.tracking.samples import Sampler
@@ -92,7 +94,7 @@ def train(config: Section, workdir: str | os.PathLike) -> TrainState:
   """
   settings = parse_settings(config)
   if settings.parallel.distributed:
-    initialize_distributed()
+    hosts.join(hosts.given() or hosts.Job(), stoppable=True)
   if jax.default_backend() == "cpu":
     keep_freed_memory()
   settings = with_own_tokenizer(settings)
@@ -183,7 +185,10 @@ def _open(settings: Settings) -> tuple[Pretrained, Any, dict[str, Any]]:
   given = dict(settings.model)
   if own["adapter"] and isinstance(given.get("adapter"), dict):
     given["adapter"] = {**own["adapter"], **given["adapter"]}
-  return opened, params, {**own, **given}
+  fields = {**own, **given}
+  if fields["param_dtype"] != config.param_dtype:  # of a checkpoint in half precision, say
+    params = stored(dataclasses.replace(config, param_dtype=fields["param_dtype"]), params)
+  return opened, params, fields
 
 
 def for_adapter(settings: Settings, lm: LM | SigmaLM) -> Settings:
@@ -237,18 +242,23 @@ def build_data(settings: Settings, tokenizer: Tokenizer) -> Data:
   Raises:
     UsageError, DataError: see `data.pipeline.make_pipeline`.
   """
-  config = settings.train
+  config, layout = settings.train, make_layout(settings.parallel)
   shard: dict[str, Any] = dict(
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
+    share=layout.share,
     batch_size=config.batch_size,
     tokenizer=tokenizer,
   )
-  batches = make_pipeline(settings.data, "train", seed=config.seed, **shard)
+  # What devices and microbatches cannot share evenly is filled up with empty rows.
+  shards = layout.batch_shards
+  unit = config.accumulation * shards
+  batches = make_pipeline(settings.data, "train", seed=config.seed, multiple=unit, **shard)
   if not config.eval_every:
     return Data(batches, None)
   max_batches = config.eval_batches or None
-  return Data(batches, make_eval(settings.data, "validation", max_batches=max_batches, **shard))
+  return Data(
+    batches,
+    make_eval(settings.data, "validation", max_batches=max_batches, multiple=shards, **shard),
+  )
 
 
 def about(settings: Settings, model: Model, data: Data) -> list[str]:

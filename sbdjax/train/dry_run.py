@@ -14,7 +14,7 @@ from sbdjax.errors import UsageError
 from sbdjax.losses.base import LossFn
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
-from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout
+from sbdjax.train.parallel import ParallelConfig, make_layout
 from sbdjax.train.step import TrainStepConfig, make_train_step
 from sbdjax.train.trainer import TrainConfig
 
@@ -96,7 +96,9 @@ def needs(
   if parallel.mode != "mesh":
     raise UsageError('--dry_run compiles for a mesh: set parallel.mode="mesh"')
   layout = make_layout(parallel, devices)
-  check_batch(config.batch_size, config.accumulation, layout.batch_shards)
+  unit = config.accumulation * layout.batch_shards
+  rows = -(-config.batch_size // unit) * unit  # filled up, as `train` does
+  batch = {k: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for k, x in batch.items()}
   optimizer = make_optimizer(optim, config.steps)
 
   def make() -> state_lib.TrainState:

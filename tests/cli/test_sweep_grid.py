@@ -8,10 +8,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from sbdjax import __main__ as entry
+from sbdjax.bootstrap import Interval
 from sbdjax.cli import sweep_best, sweep_grid
 from sbdjax.errors import UsageError
 from sbdjax.evals import pareto
-from sbdjax.evals.bootstrap import Interval
 from sbdjax.evals.sweep import Bench
 from tests.cli import checkpoints
 

@@ -14,7 +14,7 @@ from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.errors import CheckpointError
 from sbdjax.interop.hf import configs, generation_config, load, names, tensor_files
-from sbdjax.interop.hf.configs import Family
+from sbdjax.interop.hf.families import Family
 from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm
@@ -90,9 +90,7 @@ def assemble(
   defaults = GenerationDefaults(
     eos_ids=_eos_ids(family, settings, generation, tokenizer),
     mask_id=mask_id,
-    shifted=family.shifted,
-    attention=family.attention,
-    block_size=configs.block_size(family, settings),
+    **configs.trained(family, settings)._asdict(),
     decoding=generation_config.read_decoding(generation),
   )
   return lm, params, tokenizer, defaults

@@ -19,13 +19,15 @@ import numpy as np
 from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.errors import CheckpointError, UsageError
-from sbdjax.interop.hf import configs, generation_config, names, tensor_files
+from sbdjax.interop.hf import configs, families, generation_config, names, tensor_files
 from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, ToWrite, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn import rope
 from sbdjax.nn.transformer import TransformerConfig
 
 MAX_SHARD_BYTES = 5_000_000_000
+# The text of a mask token that the vocabulary has none for.
+MASK_TOKEN = "<|mask|>"
 # Leaves whose channels are paired by the rotation.
 _ROTATED = re.compile(r"attn\.[qk](_kernel|_bias|_norm\.scale)$")
 
@@ -51,7 +53,7 @@ def write(
   """
   folder = pathlib.Path(folder).expanduser()
   settings = configs.to_settings(config, generation)
-  layout = configs.FAMILIES[settings["architectures"][0]].layout
+  layout = families.FAMILIES[settings["architectures"][0]].layout
   settings["bos_token_id"] = getattr(tokenizer, "bos_id", None)
   tensors = _tensors(config, params, layout)
   with _new_folder(folder) as temporary:
@@ -68,15 +70,25 @@ def write(
 def _name_mask_token(
   folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None
 ) -> None:
-  """Lets tokenizer_config.json name the mask token, where that is a token of the vocabulary."""
+  """Lets tokenizer_config.json name the mask token; one that is a new row joins the vocabulary."""
   if not isinstance(tokenizer, LibraryTokenizer) or mask_id is None:
     return
-  text = tokenizer.token_text(mask_id)
+  text = tokenizer.token_text(mask_id) or _joined(folder, tokenizer, mask_id)
   if text is not None:
     path = folder / "tokenizer_config.json"
     found = read_json(path) if path.is_file() else {}
     if not found.get("mask_token"):
       _write_json(path, found | {"mask_token": text})
+
+
+def _joined(folder: pathlib.Path, tokenizer: LibraryTokenizer, token_id: int) -> str | None:
+  """Adds a special token to tokenizer.json; None where that would give it another id."""
+  file = folder / "tokenizer.json"
+  library = tokenizer.extended(MASK_TOKEN, token_id, file if file.is_file() else None)
+  if library is None:
+    return None
+  library.save(str(file))
+  return MASK_TOKEN
 
 
 @contextlib.contextmanager
