@@ -5,7 +5,8 @@ method: see `methods`) and `data` (DataConfig, where the prompts come from), and
 gives one dict of overrides per point, like {"decoder.gamma": 0.1}. Each point is one JSON line of
 DIR/points.jsonl, with the sums of every text; re-running the command measures what is missing. Then all points
 decode the first sweep.timed_prompts prompts in turns, sweep.repeats times: a line of DIR/speeds.jsonl (0 repeats: no
-speeds). At the end: tables with 95 % bootstrap intervals over prompts, and DIR/sweep.png. Where the
+speeds). Several processes share the points with --shard=0/4, --shard=1/4, ...; the last to end has
+all points in DIR/points.jsonl, times them and prints the tables. At the end: tables with 95 % bootstrap intervals over prompts, and DIR/sweep.png. Where the
 file has `get_surface`, which names two settings and what is measured over them, a smooth surface is
 fitted (DIR/surface.png) and its best point printed.
 """
@@ -28,6 +29,7 @@ from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.evals import paired, plot, surface, wording
 from sbdjax.evals.sweep import POINTS, Point, SweepConfig, check_used, make_point, run_sweep
+from sbdjax.share import WHOLE, Share
 
 PICTURE, SURFACE = "sweep.png", "surface.png"
 
@@ -142,14 +144,16 @@ def speed_table(
   return shown
 
 
-def measure(points: Sequence[Point], workdir: pathlib.Path, console: Console) -> list[dict]:
+def measure(
+  points: Sequence[Point], workdir: pathlib.Path, console: Console, share: Share = WHOLE
+) -> list[dict] | None:
   """`run_sweep` with the point being measured shown in `console`."""
 
   def skipped(line: str) -> None:
     console.print(f"already measured: {line}", style="bright_black", highlight=False)
 
   with console.status("opening models ...") as status:
-    return run_sweep(points, workdir, status.update, skipped)
+    return run_sweep(points, workdir, status.update, skipped, share)
 
 
 def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console) -> None:
@@ -237,7 +241,9 @@ def main(argv: list[str]) -> int:
   parser.add_argument(
     "--workdir", required=True, help="folder for points.jsonl, speeds.jsonl and sweep.png"
   )
+  flags.add_shard(parser, "points")
   args = parser.parse_args(rest)
+  share = flags.shard_of(args.shard)
   overrides = flags.modern_overrides(overrides)
   config, grid = load_config(args.config, overrides, schema), read_grid(args.config)
   points = [make_point(config, entry, flags.note) for entry in grid]
@@ -245,7 +251,10 @@ def main(argv: list[str]) -> int:
   names = read_surface(args.config)
   console = Console()
   workdir = pathlib.Path(args.workdir).expanduser()
-  rows = measure(points, workdir, console)
+  rows = measure(points, workdir, console, share)
+  if rows is None:
+    print(f"{workdir}: other processes measure what is missing, or will")
+    return 0
   conclude(rows, workdir, console)
   if names:
     conclude_surface(rows, names, workdir, console)
