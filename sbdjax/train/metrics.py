@@ -1,4 +1,4 @@
-"""The run's numbers: fetched one step late, averaged, written as JSON lines and TensorBoard."""
+"""The run's numbers: fetched one step late, averaged, written as JSON lines and told to writers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
+from sbdjax import plain_json
+from sbdjax.appending import append_line
 from sbdjax.errors import DivergedError
 from sbdjax.train.atomic_files import replace_text
-from sbdjax.train.event_file import EventFile
+from sbdjax.train.tracking.writer import Sample, Writer
 
-FILE = "metrics.jsonl"
+FILE, SAMPLES = "metrics.jsonl", "samples.jsonl"
 Pairs = dict[str, tuple[float, float]]
 
 
@@ -54,20 +56,23 @@ def truncate(path: pathlib.Path, step: int) -> None:
 
 
 class MetricsWriter:
-  """One JSON object a step in `metrics.jsonl`, and the same scalars as TensorBoard events.
+  """One JSON object a step in `metrics.jsonl`, one a sample in `samples.jsonl`; writers get the same.
 
   Values given for one step at different moments (training, evaluation) end up in one object.
 
   Args:
-    workdir: where both are written.
+    workdir: where the files are written.
     step: step the run (re)starts from; what an earlier run wrote beyond it is dropped.
+    writers: who else is told; they are closed with this one.
   """
 
-  def __init__(self, workdir: str | os.PathLike, step: int):
+  def __init__(self, workdir: str | os.PathLike, step: int, writers: Sequence[Writer] = ()):
     path = pathlib.Path(workdir) / FILE
-    truncate(path, step)
+    self._samples = path.with_name(SAMPLES)
+    for file in (path, self._samples):
+      truncate(file, step)
     self._file = path.open("a")
-    self._events = EventFile(workdir, step + 1 if step else None)
+    self._writers = writers
     self._pending: dict[str, Any] = {}
 
   def write(self, step: int, values: dict[str, float]) -> None:
@@ -76,9 +81,15 @@ class MetricsWriter:
       self.flush()
     finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
     self._pending = {"step": step} | self._pending | finite
-    for name, value in finite.items():
-      if value is not None:
-        self._events.scalar(name, value, step)
+    told = {name: value for name, value in finite.items() if value is not None}
+    for writer in self._writers:
+      writer.scalars(step, told)
+
+  def sample(self, step: int, sample: Sample) -> None:
+    """Adds a text that the model wrote after `step` updates."""
+    append_line(self._samples, plain_json.dumps(sample.record))
+    for writer in self._writers:
+      writer.sample(step, sample)
 
   def flush(self) -> None:
     """Puts everything given so far into the files."""
@@ -86,12 +97,15 @@ class MetricsWriter:
       self._file.write(json.dumps(self._pending, allow_nan=False) + "\n")
       self._file.flush()
       self._pending = {}
-    self._events.flush()
+    for writer in self._writers:
+      writer.flush()
 
   def close(self) -> None:
-    self.flush()
-    self._file.close()
-    self._events.close()
+    with contextlib.ExitStack() as stack:  # each of them, whatever the others do
+      for writer in self._writers:
+        stack.callback(writer.close)
+      stack.callback(self._file.close)
+      self.flush()
 
 
 class TrainingMeter:

@@ -144,7 +144,7 @@ def test_processes_share_the_points_and_the_last_one_concludes(finished, config,
   assert entry.main(["sweep", *flags, "--shard=0/2"]) == 0
   out = capsys.readouterr().out
   assert out.count("already measured") == 2 and "Nothing was timed" in out
-  assert {p.name for p in tmp_path.iterdir()} == {"points.jsonl", "sweep.png"}
+  assert {p.name for p in tmp_path.iterdir()} == {"points.jsonl", "sweep.pdf", "sweep.png"}
 
   def found(workdir):
     return [{name: p[name] for name in ("each", "nfe", "judge_nll")} for p in points_in(workdir)]
