@@ -36,7 +36,7 @@ def open_runs(places: Sequence[str]) -> tuple[list[Run], list[File]]:
   Raises:
     DataError: a place is not there, or holds no metrics.jsonl of a run.
   """
-  files = []
+  files: list[File] = []
   for place in places:
     found = [file for file in read.collect([place]) if file.run]
     if not found:

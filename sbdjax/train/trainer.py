@@ -360,8 +360,9 @@ def _loop(
   def sample(step: int, state: TrainState, sampler: Sampler) -> None:
     """Decodes with the moving average, where there is one."""
     samples = sampler(step, state.params if state.ema_params is None else state.ema_params)
-    for one in samples if writer else ():
-      writer.sample(step, one)
+    if writer:
+      for one in samples:
+        writer.sample(step, one)
     progress.note(f"step {step}  sample {one_line(samples)}")
 
   meter = metrics_lib.TrainingMeter(config.log_every, config.steps, log)
