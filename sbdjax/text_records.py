@@ -35,21 +35,13 @@ def of_result(
     pieces = prompts.pieces_after(tokenizer, result.prompt_tokens, result.text_tokens)
     text = before_stop("".join(pieces), stop)
     more |= {"pieces": pieces, "prompt_text": tokenizer.decode(result.prompt_tokens)}
-  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
-  if result.causal_passes is not None:
-    more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
   return (
     {
       "prompt_tokens": result.prompt_tokens,
       "tokens": result.tokens,
       "valid_tokens": result.valid,
       "text": text,
-      "nfe": nfe,
-      "prefill_nfe": result.prefill_nfe,
-      "query_tokens": result.query_tokens,
-      "drafted": result.drafted,
-      "accepted": result.accepted,
-      "tpf": result.valid / nfe if nfe else 0.0,
+      **costs(result, method),
       "reveal_step": result.reveal_step,
       "finish": result.finish,
       "seconds": result.seconds,
@@ -58,3 +50,19 @@ def of_result(
     | more
     | settings
   )
+
+
+def costs(result: Result, method: Method) -> dict[str, Any]:
+  """What a row has cost, for records; `nfe` has the prompt's forwards where the method counts them."""
+  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
+  found: dict[str, Any] = {
+    "nfe": nfe,
+    "prefill_nfe": result.prefill_nfe,
+    "query_tokens": result.query_tokens,
+    "drafted": result.drafted,
+    "accepted": result.accepted,
+    "tpf": result.valid / nfe if nfe else 0.0,
+  }
+  if result.causal_passes is not None:
+    found |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
+  return found

@@ -9,9 +9,11 @@ With any of the three the terminal plays nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 from rich.console import Console
 
@@ -128,12 +130,15 @@ def summary(reveal: Reveal) -> str:
 def show(found: Sequence[Reveal], console: Console, seconds: float) -> None:
   """Plays texts in a terminal; prints them where there is none."""
   for reveal in found:
-    line = summary(reveal)
     if console.is_terminal:
-      cells = cells_of(reveal)
-      live.play(frames(reveal), cells, reveal.title, console, seconds, lambda _, line=line: line)
+      _play(reveal, console, seconds)
     else:
-      print(f"{reveal.prompt}{reveal.text}\n-- {line}\n")
+      print(f"{reveal.prompt}{reveal.text}\n-- {summary(reveal)}\n")
+
+
+def _play(reveal: Reveal, console: Console, seconds: float) -> None:
+  cells, told = cells_of(reveal), summary(reveal)
+  live.play(frames(reveal), cells, reveal.title, console, seconds, lambda result: told)
 
 
 def write(
@@ -153,10 +158,12 @@ def write(
   }
   written = {path: makers[kind]() for kind, path in places.items() if path}
   for path, content in written.items():
-    write_atomically(
-      pathlib.Path(path).expanduser(), lambda file, content=content: file.write(content)
-    )  # type: ignore[misc]
+    write_atomically(pathlib.Path(path).expanduser(), functools.partial(_put, content))
   return list(written)
+
+
+def _put(content: bytes, file: IO[bytes]) -> None:
+  file.write(content)
 
 
 def main(argv: list[str]) -> int:

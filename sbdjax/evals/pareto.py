@@ -6,12 +6,12 @@ A point is on the front if no other is at least as good in both quality and spee
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sbdjax.bootstrap import Interval
 from sbdjax.evals import paired
+from sbdjax.evals.paired import Row
 
-Row = dict[str, Any]
 # (point, reference) -> how many times as fast; None where nobody measured it.
 Gain = Callable[[Row, Row], Interval | None]
 

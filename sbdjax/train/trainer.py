@@ -257,7 +257,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   run = _Run(
     rows=rows,
     layout=layout,
-    make=lambda: jax.jit(make, out_shardings=placed)(task.params),
+    make=lambda: jax.jit(make, out_shardings=placed)(_movable(task.params)),
     abstract=abstract,
     train_step=layout.compile_train(train_step, abstract),
     eval_step=layout.compile_eval(eval_step, abstract.params),
@@ -267,6 +267,16 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   # exists.
   jax.eval_shape(train_step, abstract, batch)
   return run
+
+
+def _movable(params: Any) -> Any:
+  """Parameters that lie on one device of several as host arrays, which may go to all of them."""
+
+  def movable(x: Any) -> Any:
+    alone = isinstance(x, jax.Array) and len(x.sharding.device_set) == 1
+    return np.asarray(x) if alone and jax.device_count() > 1 else x
+
+  return jax.tree.map(movable, params)
 
 
 def _check_memory(abstract: TrainState) -> None:
