@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sbdjax import presets
 from sbdjax.cli import VERBS
@@ -19,6 +19,7 @@ from sbdjax.cli.common import Parser
 
 SHELLS = ("bash", "zsh")
 _HERE = pathlib.Path(__file__).resolve().parent
+_ROOT = _HERE.parent
 _COMMON = ("--help", "--debug")
 
 # Words after the command; `cur` is the one being typed, words[1] the verb.
@@ -78,33 +79,62 @@ def flags(module: str) -> list[str]:
   Importing it would import JAX, which takes longer than a key may. A flag that takes a value ends
   with "=".
   """
-  return sorted(set(_flags_of(_HERE / f"{module.rpartition('.')[2]}.py", seen=set())))
+  path = _ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
+  return sorted(set(_flags_of(path, "", seen=set())))
 
 
-def _flags_of(path: pathlib.Path, seen: set[pathlib.Path]) -> Iterator[str]:
-  """Of a file, and of the files beside it that it calls with a parser or whose `main` it calls."""
-  if path in seen or not path.is_file():
+def _flags_of(path: pathlib.Path, function: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+  """Of a function of a file, or of the whole file, and of all that it hands a parser to."""
+  if (str(path), function) in seen:
     return
-  seen.add(path)
+  seen.add((str(path), function))
   tree = ast.parse(path.read_text())
+  imported = dict(_imports(tree))
+  for part in tree.body:
+    if not function or getattr(part, "name", "") == function:
+      yield from _flags_in(part, path, imported, seen)
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+  """Name -> what it stands for, of the imports from this package."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sbdjax"):
+      for alias in node.names:
+        yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _flags_in(
+  part: ast.AST, path: pathlib.Path, imported: Mapping[str, str], seen: set[tuple[str, str]]
+) -> Iterator[str]:
   added = {"add_argument"} | {
     node.targets[0].id  # add = parser.add_argument
-    for node in ast.walk(tree)
+    for node in ast.walk(part)
     if isinstance(node, ast.Assign)
     and isinstance(node.targets[0], ast.Name)
     and isinstance(node.value, ast.Attribute)
     and node.value.attr == "add_argument"
   }
-  for node in ast.walk(tree):
+  for node in ast.walk(part):
     if not isinstance(node, ast.Call):
       continue
     name = ast.unparse(node.func)
     if name.rpartition(".")[2] in added:
       yield from _flag(node)
-    elif name.endswith(".main") or any(map(_is_parser, node.args)):
-      for part in ast.walk(node.func):
-        if isinstance(part, ast.Name):
-          yield from _flags_of(_HERE / f"{part.id}.py", seen)
+    elif name.endswith(".main"):  # a verb that hands over to others
+      for module in (x.id for x in ast.walk(node.func) if isinstance(x, ast.Name)):
+        yield from _called(imported.get(module, ""), "", seen)
+    elif any(map(_is_parser, node.args)):
+      module, _, function = imported.get(name.partition(".")[0], "").rpartition(".")
+      if "." in name:  # of an imported module
+        module, function = f"{module}.{function}", name.partition(".")[2]
+      yield from _called(module, function, seen) if function else _flags_of(path, name, seen)
+
+
+def _called(module: str, function: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+  """The flags of a function of a module; nothing where that is no file of this package."""
+  path = _ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
+  if module and path.is_file():
+    yield from _flags_of(path, function, seen)
 
 
 def _is_parser(argument: ast.expr) -> bool:
@@ -112,12 +142,15 @@ def _is_parser(argument: ast.expr) -> bool:
 
 
 def _flag(node: ast.Call) -> Iterator[str]:
+  """The first long name of an argument; the others are older ones."""
   given = {k.arg: k.value for k in node.keywords}
+  if "help" in given and ast.unparse(given["help"]).endswith("SUPPRESS"):
+    return
   action = given.get("action")
   alone = isinstance(action, ast.Constant) and str(action.value).startswith("store_")
-  for argument in node.args:
-    if isinstance(argument, ast.Constant) and str(argument.value).startswith("--"):
-      yield str(argument.value) + ("" if alone else "=")
+  values = (str(a.value) for a in node.args if isinstance(a, ast.Constant))
+  for name in [value for value in values if value.startswith("--")][:1]:
+    yield name if alone else f"{name}="
 
 
 def benches() -> list[str]:

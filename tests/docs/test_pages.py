@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from packaging.requirements import Requirement
 
 import sbdjax
-from sbdjax import losses, presets
+from sbdjax import field_docs, losses, presets
 from sbdjax.cli import VERBS
 from sbdjax.decode import registry
 from sbdjax.train.settings import schema
 from tests.test_project import PROJECT
 
-field_docs = pytest.importorskip("sbdjax.field_docs")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
