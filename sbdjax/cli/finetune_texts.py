@@ -22,7 +22,6 @@ from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.settings import to_dataclass
-from sbdjax.train.settings import Settings
 
 # Tokens of a sample, of the opening of a text, and of a whole prompt.
 _SAMPLE_TOKENS, _OPENING, _LONGEST_PROMPT = 48, 48, 1024
@@ -95,8 +94,6 @@ def samples(
   recipe: Recipe, model: Pretrained, request: Request, data: DataConfig, steps: int
 ) -> dict[str, Any]:
   """The section `tracking`: what is decoded at intervals."""
-  if "tracking" not in Settings._fields:
-    return {}
   prompt = next(_prompts(request, data, model.need_tokenizer()), "")
   ids = prompting.encode(model.need_tokenizer(), prompt)
   if not ids or len(ids) + _SAMPLE_TOKENS + BLOCK > model.lm.config.max_seq_len:

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from sbdjax import memory
-from sbdjax.data.corpus import Corpus
 from sbdjax.nn.config import TransformerConfig
 
 # Of env.json: what a person should know has changed. The command differs from start to start.
@@ -41,29 +40,31 @@ def of_model(shape: TransformerConfig, params: Any, start: str, loss: str) -> st
   )
 
 
-def of_data(
-  corpus: Corpus, held_out: Corpus | None, steps: int, rows: int, seq_len: int
-) -> list[str]:
+def of_data(corpus: Any, held_out: Any, steps: int, rows: int, seq_len: int) -> list[str]:
   """What is read, and how often.
 
   Args:
-    corpus: of training.
+    corpus: of training: a `Corpus`, or what else the rows of a source are built from (trajectories,
+      packed rows, a mixture), which has an `origin` alone.
     held_out: that evaluations read, or None.
     steps, rows, seq_len: updates, rows of each, tokens of a row.
   """
-  tokens = len(corpus.tokens)
+  tokens = len(corpus.tokens) if hasattr(corpus, "tokens") else 0
   evaluated = ""
   if held_out is not None:
     evaluated = f"; evaluated on up to {_size(held_out)}"
   planned = steps * rows * seq_len
+  passes = f", {planned / tokens:.3g} epochs" if tokens else ""
   return [
     f"data: {_size(corpus)}{evaluated} ({corpus.origin})",
     f"plan: {_many(steps, 'step')} of {_many(rows, 'row')} of {seq_len} tokens: "
-    f"{count(planned)} tokens, {planned / max(tokens, 1):.3g} epochs",
+    f"{count(planned)} tokens{passes}",
   ]
 
 
-def _size(corpus: Corpus) -> str:
+def _size(corpus: Any) -> str:
+  if not hasattr(corpus, "tokens"):
+    return "rows"
   return f"{_many(len(corpus.lengths), 'document')} with {count(len(corpus.tokens))} tokens"
 
 

@@ -22,6 +22,7 @@ CHATML = (
 )
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "ball"]
 SMALL = ["--config.train.steps=4", "--config.train.batch_size=2", "--config.data.seq_len=32"]
+SMALL += ["--config.tracking.samples.every=4"]
 
 
 def write_model(folder):
@@ -97,6 +98,9 @@ def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys)
   assert "fine-tuned by `sbd`" in card and "| train/loss |" in card and "texts.jsonl" in card
   assert str(tmp_path) not in card  # it is given away
   assert checkpoints.steps(out / "run")[-1] == 4
+  (sample,) = map(json.loads, (out / "run/samples.jsonl").read_text().splitlines())
+  assert sample["step"] == 4 and sample["decoder"]["name"] == "sbd"
+  assert sample["prompt_text"] == " ".join(json.loads(open(texts).readline())["text"].split()[:8])
   assert run(model, texts, "ntp", out) == 2
   assert "was begun with method='sbd', now it is 'ntp'" in capsys.readouterr().err
 
@@ -124,7 +128,7 @@ def test_a_finished_run_is_left_alone_or_gone_on_with(model, texts, tmp_path, ca
 def test_every_method_ends_with_a_model_that_decodes(model, texts, tmp_path, capsys, method):
   out, more = tmp_path / "run", list(SMALL)
   if method == "jacobi":
-    more = [*SMALL[:2], "--texts=24", "--max_tokens=32"]
+    more = [*SMALL[:2], *SMALL[3:], "--texts=24", "--max_tokens=32"]
   assert run(model, texts, method, out, *more) == 0
   flags = [f"--checkpoint={out / 'model'}", "--prompt=the cat", "--json"]
   adapter = out / "model" / "adapter.safetensors"
