@@ -72,8 +72,9 @@ def module_of(name: str) -> ModuleType:
 
 
 def pages() -> list[pathlib.Path]:
-  """The front page, and that of every experiment."""
-  return [ROOT / "README.md", *sorted(EXPERIMENTS.glob("*/README.md"))]
+  """The front page, that of every experiment, and those of the documentation."""
+  folders = EXPERIMENTS.glob("*/README.md"), (ROOT / "docs").glob("*.md")
+  return [ROOT / "README.md", *(page for found in folders for page in sorted(found))]
 
 
 @functools.cache

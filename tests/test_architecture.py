@@ -20,7 +20,8 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
-  ("foreign", "failures", "memory", "plain_json", "appending", "workdir_lock"),
+  ("remote",),
+  ("foreign", "failures", "hardware", "memory", "plain_json", "appending", "workdir_lock"),
   ("pytree",),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
@@ -40,11 +41,12 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json"},
+  "data": {"errors", "remote", "settings", "foreign", "failures", "memory", "plain_json"},
   "report": {"errors"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",
+    "remote",
     "foreign",
     "failures",
     "memory",

@@ -21,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import remote
 from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, open_config, split_overrides
 from sbdjax.data.config import DataConfig
@@ -243,7 +244,7 @@ def main(argv: list[str]) -> int:
   check_used(config, grid, [n.removeprefix("decoder.") for n in overrides if "decoder." in n])
   names = read_surface(args.config)
   console = Console()
-  workdir = pathlib.Path(args.workdir).expanduser()
+  workdir = remote.on_disk(args.workdir)
   rows = measure(points, workdir, console)
   conclude(rows, workdir, console)
   if names:

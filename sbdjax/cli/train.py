@@ -11,15 +11,16 @@ sbdjax/data/sources.py. Re-running the command resumes. A config file with `get_
 
 from __future__ import annotations
 
-import pathlib
+import functools
 
 import jax
 from ml_collections import ConfigDict
 
+from sbdjax import remote
 from sbdjax.cli import dry_run, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
-from sbdjax.train import topology
+from sbdjax.train import profile, topology
 from sbdjax.train.build import for_adapter, shape_only, train, training_loss
 from sbdjax.train.settings import parse_settings, schema
 
@@ -54,21 +55,27 @@ def main(argv: list[str]) -> int:
     metavar="DEVICES",
     help="only say what the run would need of each device: v5p:2x2x2, v6e:8x8, h200:8, ...",
   )
+  parser.add_argument(
+    "--profile",
+    metavar="FIRST:LAST",
+    help="trace these updates into the workdir, for XProf and TensorBoard",
+  )
   parser.add_argument("--json", action="store_true", help="with --dry_run: one line of JSON")
   args = parser.parse_args(rest)
   if args.workdir is None and args.dry_run is None:
     raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
+  traced = None if args.profile is None else profile.parse(args.profile)
   found = rounds.read(args.config)
   sections = schema if found is None else lambda c: {**schema(c), **trajectories.SECTIONS}
   config = load_config(args.config, overrides, sections)
   if args.dry_run is not None:
     return _dry_run(config, args.dry_run, args.json)
-  workdir = pathlib.Path(args.workdir).expanduser()
+  workdir = remote.workdir(args.workdir)
   if found is None:
-    state = train(config, workdir)
+    state = train(config, workdir, traced)
     return 0 if int(state.step) >= config.train.steps else STOPPED
   planned = rounds.plan(config, found, workdir, overrides)
-  last = rounds.run(planned, parse_settings, train)
+  last = rounds.run(planned, parse_settings, functools.partial(train, profile=traced))
   if last is None:
     return STOPPED
   print(f"model: {last}")

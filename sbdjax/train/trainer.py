@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import signal
 from collections.abc import Callable, Iterable
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from sbdjax import memory, workdir_lock
+from sbdjax import memory, remote, workdir_lock
 from sbdjax.errors import DivergedError, UsageError
 from sbdjax.losses.base import LossFn
 from sbdjax.train import metrics as metrics_lib
@@ -23,6 +22,7 @@ from sbdjax.train.checkpoints import Checkpointer
 from sbdjax.train.environment import environment
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
+from sbdjax.train.profile import Profiler, Steps
 from sbdjax.train.progress import Progress, make_progress
 from sbdjax.train.state import TrainState
 from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
@@ -120,9 +120,10 @@ def train(
   optim: OptimConfig,
   config: TrainConfig,
   parallel: ParallelConfig,
-  workdir: str | os.PathLike,
+  workdir: Any,
   record: dict[str, Any],
   beside: Callable[[pathlib.Path], Any] = lambda workdir: None,
+  profile: Steps | None = None,
 ) -> TrainState:
   """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one.
 
@@ -136,9 +137,10 @@ def train(
     optim: optimiser settings.
     config: length and rhythm.
     parallel: device layout.
-    workdir: the run's directory, made if need be.
+    workdir: the run's directory, made if need be; a path, also of an object store (`remote`).
     record: JSON-like settings, kept with the run.
     beside: writes what else is kept with them.
+    profile: updates that the first process traces into the workdir.
 
   Returns:
     The last state.
@@ -149,9 +151,13 @@ def train(
     DivergedError: a loss or gradient is not finite; the last checkpoint is kept.
     KeyboardInterrupt: SIGINT, after saving.
   """
-  workdir = pathlib.Path(workdir).expanduser()
+  workdir = remote.workdir(workdir)
   if workdir.exists() and not workdir.is_dir():
     raise UsageError(f"--workdir={workdir} is a file: give a directory")
+  if profile is not None and profile.last > config.steps:
+    raise UsageError(
+      f"--profile={profile.first}:{profile.last} lies beyond train.steps={config.steps}"
+    )
   run = _prepare(task, optim, config, parallel)
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
@@ -175,9 +181,11 @@ def train(
     writer = metrics_lib.MetricsWriter(workdir, start) if primary else None
     if writer:
       stack.callback(writer.close)
+    profiler = Profiler(workdir, profile if primary else None)
+    stack.callback(profiler.close)
     stop = stack.enter_context(StopSignals())
     try:
-      state = _loop(run, state, task, config, checkpointer, writer, progress, stop)
+      state = _loop(run, state, task, config, checkpointer, writer, progress, profiler, stop)
     except DivergedError as e:
       checkpointer.close()
       raise DivergedError(f"{e}; {_kept(checkpointer)}") from None
@@ -262,6 +270,7 @@ def _loop(
   checkpointer: Checkpointer,
   writer: metrics_lib.MetricsWriter | None,
   progress: Progress,
+  profiler: Profiler,
   stop: StopSignals,
 ) -> TrainState:
   """Updates until the end or a signal; the last state is saved."""
@@ -289,7 +298,12 @@ def _loop(
 
   meter = metrics_lib.TrainingMeter(config.log_every, config.steps, log)
   for step in range(int(state.step) + 1, config.steps + 1):
-    state, metrics = run.train_step(state, run.layout.place(next(task.batches)))
+    with profiler.step(step):
+      with meter.waiting():
+        batch = run.layout.place(next(task.batches))
+      state, metrics = run.train_step(state, batch)
+    if trace := profiler.done(step, state):
+      progress.note(f"trace: {trace} (tensorboard --logdir, with the package xprof)")
     meter.push(step, metrics)
     progress.update(step)
     checkpointer.check()

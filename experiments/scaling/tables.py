@@ -1,0 +1,104 @@
+"""Tables of docs/scale.md, from scaling.jsonl and compile_tpu.jsonl.
+
+python experiments/scaling/tables.py      # prints them; experiments/tables.py writes them
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+from sbdjax.evals import report
+
+HERE = pathlib.Path(__file__).resolve().parent
+GIB = 2**30
+_KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+
+
+def lines(name: str = "scaling.jsonl") -> list[dict[str, Any]]:
+  """Records of a file of this folder; of those of one case, the last."""
+  found = map(json.loads, (HERE / name).read_text().splitlines())
+  return list({json.dumps(line["command"]): line for line in found}.values())
+
+
+def done() -> list[dict[str, Any]]:
+  return [line for line in lines() if "failed" not in line]
+
+
+def _where(r: dict[str, Any]) -> tuple[str, ...]:
+  split = r["parallel"]
+  ways = "x".join(str(_ways(split, r["devices"])[axis]) for axis in ("data", "fsdp", "tensor"))
+  return r["model"], r["target"], ways
+
+
+def _ways(split: dict[str, Any], devices: int) -> dict[str, int]:
+  rest = devices // (split["fsdp"] * split["tensor"])
+  return split | {"data": rest if split["data"] == -1 else split["data"]}
+
+
+def memory() -> str:
+  """GiB of one device."""
+  head = (
+    "model", "devices", "data x fsdp x tensor", "tokens a batch", "parameters", "optimizer", "gradients",
+    "activations, workspace", "peak", "of", "compiled for",
+  )  # fmt: skip
+  rows = []
+  for r in done():
+    sizes = (
+      r[part] for part in ("params", "optimizer", "gradients", "activations", "total", "memory")
+    )
+    shown = (f"{size / GIB:.2f}" for size in sizes)
+    rows.append((*_where(r), f"{r['tokens']:,}", *shown, r["compiled_for"]))
+  return report.markdown(head, rows)
+
+
+def collectives() -> str:
+  """How many a step runs / GiB that a device sends."""
+  head = ("model", "devices", "data x fsdp x tensor", *_KINDS)
+  rows = []
+  for r in done():
+    found = r["collectives"]
+    cells = (
+      f"{found[k]['count']:,} / {found[k]['sent'] / GIB:,.3g}" if k in found else "" for k in _KINDS
+    )
+    rows.append((*_where(r), *cells))
+  return report.markdown(head, rows)
+
+
+def bounds() -> str:
+  """Seconds of a step at least."""
+  head = (
+    "model", "devices", "compute", "with attention, one document a row", "memory", "interconnect",
+    "step at least", "bound by", "tokens/s at most",
+  )  # fmt: skip
+  rows = []
+  for r in done():
+    b = r["bound"]
+    parts = (f"{b[name]:.3g}" for name in ("compute", "with_attention", "memory", "interconnect"))
+    most = f"{r['tokens'] / b['seconds']:,.0f}"
+    rows.append((r["model"], r["target"], *parts, f"{b['seconds']:.3g}", b["bound_by"], most))
+  return report.markdown(head, rows)
+
+
+def compiling() -> str:
+  """Seconds of compiling."""
+  rows = [(r["model"], r["target"], r["compiled_for"], f"{r['seconds']:.0f}") for r in done()]
+  return report.markdown(("model", "devices", "compiled for", "seconds"), rows)
+
+
+def failed() -> str:
+  """Cases that did not compile, and why."""
+  found = [(r["model"], r["target"], r["failed"]) for r in lines() if "failed" in r]
+  return report.markdown(("model", "devices", "what was said"), found)
+
+
+def main() -> None:
+  argparse.ArgumentParser(description=__doc__).parse_args()
+  for table in (memory, collectives, bounds, compiling, failed):
+    print(f"{table.__doc__}\n\n{table()}\n")
+
+
+if __name__ == "__main__":
+  main()
