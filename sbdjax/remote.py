@@ -53,7 +53,7 @@ def path(text: str | os.PathLike) -> Any:
     raise UsageError(
       f"{text} needs a client of that store ({e}): pip install sbdjax[remote]"
     ) from e
-  except OSError as e:
+  except Exception as e:  # each client raises its own: no credentials, no bucket, no network
     raise UsageError(f"cannot reach {text}: {_one_line(e)}") from e
   return place
 
@@ -114,7 +114,9 @@ def local_copy(text: str, cache: pathlib.Path | None = None) -> pathlib.Path:
         new = pathlib.Path(folder) / name
         _fetch(store, inside, found, new)
         shutil.move(new, target)
-  except OSError as e:
+  except UsageError:
+    raise
+  except Exception as e:
     raise UsageError(f"cannot copy {text}: {_one_line(e)}") from e
   return target
 

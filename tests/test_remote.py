@@ -80,6 +80,8 @@ def test_metrics_and_events_of_a_resumed_run_end_at_its_checkpoint(bucket):
     for step in steps:
       writer.write(step, {"train/loss": 10.0 * step + start})
     writer.close()
+  copy = remote.local_copy("gs://bucket/run", tmp_path / "copies")
+  assert leaf_names(checkpoints.load_params(copy, ema=False)).keys() == loaded.keys()
   lines = remote.path("gs://bucket/run/metrics.jsonl").read_text().splitlines()
   assert [json.loads(x) for x in lines] == [
     {"step": 2, "train/loss": 20.0},

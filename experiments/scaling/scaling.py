@@ -104,7 +104,7 @@ def main() -> None:
   )
   parser.add_argument("--out", type=pathlib.Path, default=OUT, help="where lines are added")
   args = parser.parse_args()
-  there = {tuple(json.loads(x)["command"]) for x in _lines(args.out)}
+  there = {tuple(x["command"]) for x in map(json.loads, _lines(args.out)) if "failed" not in x}
   for kind in KINDS:
     for case in CASES:
       target = kind(case.devices)

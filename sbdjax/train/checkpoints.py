@@ -38,7 +38,7 @@ DAMAGED = "damaged"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _TEMPORARY = ".orbax-checkpoint-tmp"
-# Orbax's mark of a complete checkpoint on an object store, which looks after its bytes by itself.
+# Orbax's mark of a complete checkpoint, by which those on an object store are known.
 _COMMITTED = "commit_success.txt"
 _NO_SPACE = ("no space left", "disk quota", "file too large")
 
@@ -143,9 +143,12 @@ class Checkpointer:
 
   def _write_inventory(self) -> None:
     """Runs in the saving thread, just before the step directory gets its final name."""
-    if not remote.is_remote(self.root):
-      for folder in self.root.glob(f"*{_TEMPORARY}*"):
-        inventory.write(folder)
+    if remote.is_remote(self.root):
+      # Not renamed there; a store looks after its bytes, and to read them back would take long.
+      inventory.write(self.root / str(self._saving), sums=False)
+      return
+    for folder in self.root.glob(f"*{_TEMPORARY}*"):
+      inventory.write(folder)
 
   def _remove_temporary(self) -> None:
     if remote.is_remote(self.root):
@@ -334,7 +337,7 @@ def _find(workdir: pathlib.Path, step: int) -> pathlib.Path:
   if step not in present:
     raise CheckpointError(f"no checkpoint of step {step} under {workdir / FOLDER}: has {present}")
   folder = workdir / FOLDER / str(step)
-  if not (folder / _COMMITTED).exists():
+  if not remote.is_remote(folder):
     inventory.verify(folder)
   return folder
 
