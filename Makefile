@@ -12,7 +12,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16
 
-.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz parity tables kernels-aot lint format clean
+.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz parity tables docs kernels-aot lint format clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m sbdjax quickstart
@@ -60,6 +60,17 @@ $(PARITY): $(DEV)
 tables: $(STAMP)
 	@$(RUN) experiments/tables.py --write
 
+# The pages, in docs/_build/html: notebooks are executed, warnings are errors, and every link inside
+# of the pages is followed (those that lead outside are listed in docs/_build/external.txt). Offline.
+DOCS := $(VENV)/.installed-docs
+docs: $(DOCS)
+	$(RUN) -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(RUN) docs/_ext/check_links.py docs/_build/html docs/_build/external.txt
+
+$(DOCS): $(STAMP) requirements-docs.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
 # Kernels compiled for TPUs and GPUs that are not here; skipped where their clients are not installed.
 # AOT_PYTHON: an interpreter that has the clients.
 AOT_PYTHON ?= $(RUN)
@@ -89,5 +100,5 @@ $(DEV): $(STAMP)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .jax_cache .mypy_cache .pytest_cache .ruff_cache build dist quickstart *.egg-info
+	rm -rf $(VENV) docs/_build docs/generated .jax_cache .mypy_cache .pytest_cache .ruff_cache build dist quickstart *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

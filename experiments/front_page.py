@@ -1,4 +1,4 @@
-"""Tables of the project's front page, from the records of the experiments.
+"""Tables of the page of results (docs/results.md), from the records of the experiments.
 
 python experiments/front_page.py      # prints them; experiments/tables.py writes them
 """
@@ -68,7 +68,7 @@ def by_the_clock() -> str:
   bounds = f"[{found['ratio_low']:.2f}, {found['ratio_high']:.2f}]"
   return (
     "by the clock of two CPU cores a loss: AR is "
-    f"{found['ratio']:.2f} {bounds} times as fast as the fastest of them ([benchmarks](experiments/benchmarks/README.md))"
+    f"{found['ratio']:.2f} {bounds} times as fast as the fastest of them ([benchmarks](../experiments/benchmarks/README.md))"
   )
 
 
@@ -115,7 +115,7 @@ def results() -> str:
     "ssmd_protein": (
       "a causal block on a frozen protein model: its trunk alone needs "
       f"{low:.1f} to {high:.1f} times the NFE at equal likelihood. **Fragile**: the curve is flat there, and "
-      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats a residue worse "
+      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats per residue worse "
       f"(standard error over proteins: {protein.stderr():.2f})"
     ),
     "benchmarks_lm": benchmarks_lm.in_short(),
@@ -123,7 +123,7 @@ def results() -> str:
       "decoding, training, compile time and memory; rooflines and dry runs of full-size configs"
     ),
   }
-  rows = [(f"[{name}](experiments/{name}/README.md)", text) for name, text in said.items()]
+  rows = [(f"[{name}](../experiments/{name}/README.md)", text) for name, text in said.items()]
   return report.markdown(("experiment", "result"), rows)
 
 

@@ -1,4 +1,4 @@
-"""Ties every figure of the READMEs to a record: writes their tables, and checks what the prose says.
+"""Ties every figure of the READMEs and of docs/ to a record: writes their tables, and checks what the prose says.
 
   python experiments/tables.py --write     # tables anew, from the records
   python experiments/tables.py --check     # says what differs; exit code 1 where anything does
@@ -31,9 +31,13 @@ from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments"
-# Files whose every figure is tied; of the front page the part before this heading.
-WHOLE = ("README.md", "experiments/sbd_stories260k/README.md", "experiments/sbd_verified/README.md")
-FRONT_PAGE_ENDS = "\n## Methods"
+# Files whose every figure is tied.
+WHOLE = (
+  "README.md",
+  "docs/results.md",
+  "experiments/sbd_stories260k/README.md",
+  "experiments/sbd_verified/README.md",
+)
 
 _TABLE = re.compile(r"<!-- table: (\S+) (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _FIGURES = re.compile(r"<!-- figures, (\S+): (.*?) -->", re.DOTALL)
@@ -72,9 +76,10 @@ def module_of(name: str) -> ModuleType:
 
 
 def pages() -> list[pathlib.Path]:
-  """The front page, that of every experiment, and those of the documentation."""
-  folders = EXPERIMENTS.glob("*/README.md"), (ROOT / "docs").glob("*.md")
-  return [ROOT / "README.md", *(page for found in folders for page in sorted(found))]
+  """The front page, those of docs/ that are written by hand, and that of every experiment."""
+  folders = ("docs", "docs/methods", "docs/howto")
+  hand_written = (path for folder in folders for path in (ROOT / folder).glob("*.md"))
+  return [ROOT / "README.md", *sorted(hand_written), *sorted(EXPERIMENTS.glob("*/README.md"))]
 
 
 @functools.cache
@@ -199,10 +204,8 @@ def problems(name: str, text: str) -> Iterator[Problem]:
     if with_tables(found.group(0)) != found.group(0):
       message = f"the table {found.group(1)} {found.group(2)} is not what the records say"
       yield Problem(name, f"{message}: python experiments/tables.py --write")
-  tied, _, rest = text.partition(FRONT_PAGE_ENDS) if name == "README.md" else (text, "", "")
-  for part, whole in ((tied, name in WHOLE), (rest, False)):
-    for paragraph in paragraphs(part):
-      yield from (Problem(name, message) for message in check_paragraph(paragraph, whole))
+  for paragraph in paragraphs(text):
+    yield from (Problem(name, message) for message in check_paragraph(paragraph, name in WHOLE))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -210,7 +213,7 @@ def main(argv: list[str] | None = None) -> int:
   what = parser.add_mutually_exclusive_group(required=True)
   what.add_argument("--check", action="store_true", help="say what differs")
   what.add_argument("--write", action="store_true", help="write the tables anew, then check")
-  parser.add_argument("pages", nargs="*", type=pathlib.Path, help="READMEs; default: all")
+  parser.add_argument("pages", nargs="*", type=pathlib.Path, help="Markdown; default: all")
   args = parser.parse_args(argv)
   found = []
   for page in [path.resolve() for path in args.pages] or pages():

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from sbdjax import decode, losses, masks, presets, train
-  from sbdjax.api import Output, Score, default_method, generate, score, stream
+  from sbdjax.api import Output, Score, default_method, generate, generate_many, score, stream
+  from sbdjax.batch.request import Request
   from sbdjax.decode.base import Limits, Sampler
   from sbdjax.interop.pretrained import Pretrained, load_pretrained, save_pretrained
   from sbdjax.lm import LM, make_lm
@@ -33,12 +34,14 @@ _PUBLIC = {
   "Limits": "sbdjax.decode.base",
   "Output": "sbdjax.api",
   "Pretrained": "sbdjax.interop.pretrained",
+  "Request": "sbdjax.batch.request",
   "Sampler": "sbdjax.decode.base",
   "Score": "sbdjax.api",
   "SigmaLM": "sbdjax.sigma_lm",
   "TransformerConfig": "sbdjax.nn.config",
   "default_method": "sbdjax.api",
   "generate": "sbdjax.api",
+  "generate_many": "sbdjax.api",
   "load_pretrained": "sbdjax.interop.pretrained",
   "make_lm": "sbdjax.lm",
   "make_sigma_lm": "sbdjax.sigma_lm",
@@ -53,6 +56,7 @@ __all__ = [
   "Limits",
   "Output",
   "Pretrained",
+  "Request",
   "Sampler",
   "Score",
   "SigmaLM",
@@ -61,6 +65,7 @@ __all__ = [
   "decode",
   "default_method",
   "generate",
+  "generate_many",
   "load_pretrained",
   "losses",
   "make_lm",

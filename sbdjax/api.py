@@ -14,6 +14,10 @@ import jax
 import numpy as np
 
 from sbdjax import prompts as prompting
+from sbdjax.batch.request import Request
+from sbdjax.batch.request import strings as _strings
+from sbdjax.batch.rows import Encoder, Row
+from sbdjax.batch.run import Batch
 from sbdjax.decode.any_order.mdm import predictor
 from sbdjax.decode.any_order.ssmd import SSMD
 from sbdjax.decode.base import Limits
@@ -24,7 +28,7 @@ from sbdjax.decode.diffusion.static import Static
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.method import Method
 from sbdjax.decode.programs import Shared, shared
-from sbdjax.decode.stops import Stops, before_stop
+from sbdjax.decode.stops import Stops
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
@@ -35,7 +39,9 @@ from sbdjax.nn.config import need_mask_token
 from sbdjax.sigma_lm import SigmaLM
 
 # A text, or its token ids.
-Prompt = str | Sequence[int]
+Text = str | Sequence[int]
+# With settings of its own, or without.
+Prompt = Text | Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Output:
     tpf: generated tokens per forward, len(tokens) / nfe.
     finish: "eos", "stop" (a stop string) or "length"; "open" while `stream` has not ended.
     result: everything that was counted; see `sbdjax.decode.Result`.
+    id: of the request; the prompt's place among all, from 0 on, where it has none.
+    meta: of the request.
   """
 
   text: str
@@ -60,6 +68,8 @@ class Output:
   tpf: float
   finish: str
   result: Result
+  id: str | int = 0
+  meta: Any = None
 
 
 def default_method(model: Pretrained) -> Method:
@@ -95,10 +105,12 @@ def generate(
 
   Args:
     model: an opened checkpoint, or what `load_pretrained` opens.
-    prompts: a text or its token ids, or several of them.
+    prompts: a text or its token ids, or several of them; or `Request`s, which may have limits, seeds,
+      stop strings and EOS tokens of their own, and are decoded as by `generate_many`.
     method: a decoding method with its settings; None: `default_method(model)`.
     max_tokens: largest number of generated tokens of a prompt.
-    seed: of the noise, where tokens are drawn. Prompt i has its own noise whatever `batch_size` is.
+    seed: of the noise, where tokens are drawn. Prompt i has its own noise whatever `batch_size` is,
+      and a request with an id that of the id.
     batch_size: prompts decoded together.
     stop: strings that end a text. They are found while decoding: nothing after them is run, and
       `nfe` ends there.
@@ -115,14 +127,83 @@ def generate(
     >>> for r in sbdjax.generate(model, ["Once upon a time"], method, max_tokens=100):
     ...   print(r.text, r.tpf)
   """
-  opened, decoding, ids = _prepare(model, prompts, method, max_tokens)
-  strings = _strings(stop)
+  opened, decoding = _prepare(model, method, max_tokens)
+  several, strings = _several(prompts), _strings(stop)
+  if any(isinstance(prompt, Request) for prompt in several):
+    rows = list(Encoder(opened, decoding, strings).rows(map(_request, several)))
+    batch = Batch(opened, decoding, seed, batch_size or len(rows), using=_kept(opened.lm).shared)
+    return _in_order(_many(batch, rows), len(rows))
+  ids = [_ids(opened, prompt) for prompt in several]
+  prompting.check(ids, opened, decoding)
   decoder = _decoder(opened.lm, _limits(opened, decoding, strings))
   key = jax.random.key(seed)
   return (
-    _output(opened, decoding.method, result, strings)
-    for result in decoder.generate(decoding.method, opened.params, ids, key, batch_size)
+    _output(opened, decoding.method, result, strings, id=i)
+    for i, result in enumerate(
+      decoder.generate(decoding.method, opened.params, ids, key, batch_size)
+    )
   )
+
+
+def generate_many(
+  model: Pretrained | str | os.PathLike,
+  requests: Iterable[Prompt],
+  method: Method | None = None,
+  *,
+  max_tokens: int = 200,
+  seed: int = 0,
+  batch_size: int = 32,
+  stop: str | Sequence[str] = (),
+  window: int = 4096,
+) -> Iterator[Output]:
+  """Continues any number of prompts, and yields each as it ends, whatever the others do.
+
+  A prompt that ends makes room for the next one inside the running program (see
+  `sbdjax.decode.continuous`), so that short texts do not wait for long ones. What a request becomes
+  depends on nothing but the request: not on its neighbours, their order or `batch_size`.
+
+  Args:
+    model: as of `generate`.
+    requests: prompts or `Request`s; an iterator is read `window` requests ahead, never to its end.
+    method: as of `generate`.
+    max_tokens: of requests that have no limit of their own.
+    seed: of the noise of requests that have no seed of their own. It is that of the request's id;
+      of a prompt without one, that of its place.
+    batch_size: prompts decoded together.
+    stop: strings that end the texts of requests that have none of their own.
+    window: requests that are read ahead and grouped by length: more of them fill the device better.
+
+  Yields:
+    One `Output` per request, in the order in which they end; `id` says which it is.
+
+  Raises:
+    UsageError: a request that the model cannot take, once it is read, or a method that does not fit.
+
+  Example:
+    >>> requests = (sbdjax.Request(text, id=name, max_tokens=64) for name, text in texts.items())
+    >>> found = {r.id: r.text for r in sbdjax.generate_many("stories260K-sbd", requests)}
+  """
+  opened, decoding = _prepare(model, method, max_tokens)
+  rows = Encoder(opened, decoding, _strings(stop)).rows(map(_request, requests))
+  using = _kept(opened.lm).shared
+  batch = Batch(opened, decoding, seed, batch_size, window, using=using)
+  return (output for _, output in _many(batch, rows))
+
+
+def _many(batch: Batch, rows: Iterable[Row]) -> Iterator[tuple[int, Output]]:
+  """(place, output) of each row, as they end."""
+  for row, result in batch.run(batch.decoder(), rows):
+    output = _output(batch.model, batch.decoding.method, result, row.stop, row.eos_ids)
+    yield row.place, dataclasses.replace(output, id=row.id, meta=row.meta)
+
+
+def _in_order(found: Iterator[tuple[int, Output]], count: int) -> Iterator[Output]:
+  """By place; what ends early waits for those before it."""
+  early: dict[int, Output] = {}
+  for place in range(count):
+    while place not in early:
+      early.update([next(found)])
+    yield early.pop(place)
 
 
 def stream(
@@ -140,7 +221,7 @@ def stream(
 
   Args:
     model: an opened checkpoint, or what `load_pretrained` opens.
-    prompt: a text, or token ids.
+    prompt: a text, token ids, or a `Request`.
     method: a decoding method; None: `default_method(model)`.
     max_tokens: largest number of generated tokens.
     seed: of the noise, where tokens are drawn.
@@ -156,13 +237,16 @@ def stream(
     >>> for r in sbdjax.stream("stories260K-sbd", "Once upon a time", max_tokens=50):
     ...   print(r.nfe, r.text)
   """
-  opened, decoding, ids = _prepare(model, [prompt], method, max_tokens)
-  strings = _strings(stop)
-  limits = _limits(opened, decoding, strings)
+  opened, decoding = _prepare(model, method, max_tokens)
+  row = Encoder(opened, decoding, _strings(stop)).row(_request(prompt), 0, "prompt 0")
+  limits = _limits(opened, Decoding(decoding.method, row.max_tokens), row.stop, row.eos_ids)
   using = _kept(opened.lm).shared
+  ids = [row.tokens.tolist()]
   streamer = Streamer(opened.lm, limits, decoding.method, opened.params, ids, using)
-  for frame in streamer.frames(0, jax.random.key(seed)):
-    output = _output(opened, decoding.method, frame.result, strings)
+  key = jax.random.key(seed if row.seed is None else row.seed)
+  for frame in streamer.frames(0, key, row.number):
+    output = _output(opened, decoding.method, frame.result, row.stop, row.eos_ids)
+    output = dataclasses.replace(output, id=row.id, meta=row.meta)
     yield output if frame.done else dataclasses.replace(output, finish="open")
 
 
@@ -192,7 +276,7 @@ class Score:
 
 def score(
   model: Pretrained | str | os.PathLike,
-  texts: Prompt | Iterable[Prompt],
+  texts: Text | Iterable[Text],
   *,
   samples: int = 16,
   seed: int = 0,
@@ -249,22 +333,16 @@ def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Sc
 
 
 def _prepare(
-  model: Pretrained | str | os.PathLike,
-  prompts: Prompt | Iterable[Prompt],
-  method: Method | None,
-  max_tokens: int,
-) -> tuple[Pretrained, Decoding, list[list[int]]]:
-  """The opened model, the settings with the checkpoint's defaults, and the prompts' ids."""
+  model: Pretrained | str | os.PathLike, method: Method | None, max_tokens: int
+) -> tuple[Pretrained, Decoding]:
+  """The opened model, and the settings with the checkpoint's defaults."""
   opened = _open(model)
   if method is not None and not isinstance(method, Method):
     raise UsageError(
       f"method={method!r}: give a decoding method such as sbdjax.decode.SBD(block_size=8)"
     )
   chosen = default_method(opened) if method is None else method
-  decoding = Decoding(chosen, max_tokens).for_model(opened.lm, opened.generation)
-  ids = [_ids(opened, prompt) for prompt in _several(prompts)]
-  prompting.check(ids, opened, decoding)
-  return opened, decoding, ids
+  return opened, Decoding(chosen, max_tokens).for_model(opened.lm, opened.generation)
 
 
 def _open(model: Pretrained | str | os.PathLike) -> Pretrained:
@@ -280,9 +358,9 @@ def _shipped(name: str) -> Pretrained:
   return load_pretrained(name)
 
 
-def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
+def _several(prompts: Prompt | Iterable[Prompt]) -> list[Any]:
   """A list, also of a single prompt."""
-  if isinstance(prompts, str):
+  if isinstance(prompts, str | Request):
     return [prompts]
   several: list[Any] = list(prompts)
   if several and all(isinstance(token, (int, np.integer)) for token in several):
@@ -290,11 +368,11 @@ def _several(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
   return several
 
 
-def _strings(stop: str | Sequence[str]) -> tuple[str, ...]:
-  return (stop,) if isinstance(stop, str) else tuple(stop)
+def _request(prompt: Prompt) -> Request:
+  return prompt if isinstance(prompt, Request) else Request(prompt)
 
 
-def _ids(model: Pretrained, prompt: Prompt) -> list[int]:
+def _ids(model: Pretrained, prompt: Text) -> list[int]:
   if isinstance(prompt, str):
     return prompting.encode(model.need_tokenizer(), prompt)
   return [int(token) for token in prompt]
@@ -323,14 +401,20 @@ def _kept(lm: LM | SigmaLM) -> _Kept:
   return _Kept(shared(lm), collections.OrderedDict(), collections.OrderedDict())
 
 
-def _limits(model: Pretrained, decoding: Decoding, stop: tuple[str, ...]) -> Limits:
+def _limits(
+  model: Pretrained,
+  decoding: Decoding,
+  stop: tuple[str, ...],
+  eos_ids: tuple[int, ...] | None = None,
+) -> Limits:
   """When rows end; the same strings are the same object, so that their decoder is found again."""
   known = _kept(model.lm).stops
   if stop not in known:
     known[stop] = prompting.stops_of(model, stop)
   while len(known) > _DECODERS:
     known.popitem(last=False)
-  return decoding.limits(model.generation.eos_ids, known.get(stop))
+  ends = model.generation.eos_ids if eos_ids is None else eos_ids
+  return decoding.limits(ends, known.get(stop))
 
 
 def _decoder(lm: LM | SigmaLM, limits: Limits) -> Decoder:
@@ -342,17 +426,22 @@ def _decoder(lm: LM | SigmaLM, limits: Limits) -> Decoder:
   return decoder
 
 
-def _output(model: Pretrained, method: Method, result: Result, stop: Sequence[str]) -> Output:
+def _output(
+  model: Pretrained,
+  method: Method,
+  result: Result,
+  stop: Sequence[str],
+  eos_ids: tuple[int, ...] | None = None,
+  id: str | int = 0,
+) -> Output:
   nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
   tokens = result.text_tokens
-  eos = set(model.generation.eos_ids)
-  shown = tokens[:-1] if tokens and tokens[-1] in eos else tokens
-  text = prompting.text_after(model.need_tokenizer(), result.prompt_tokens, shown)
   return Output(
-    text=before_stop(text, stop),
+    text=prompting.answer_text(model, result.prompt_tokens, tokens, stop, eos_ids),
     tokens=tokens,
     nfe=nfe,
     tpf=len(tokens) / nfe if nfe else 0.0,
     finish=result.finish,
     result=result,
+    id=id,
   )

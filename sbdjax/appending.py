@@ -5,33 +5,35 @@ from __future__ import annotations
 import io
 import os
 import pathlib
+from collections.abc import Sequence
 
-try:
-  import fcntl
-except ImportError:  # Windows
-  fcntl = None  # type: ignore[assignment]
+from sbdjax.file_locks import lock
 
 _PIECE = 1 << 16
 
 
 def append_line(path: pathlib.Path, line: str) -> None:
-  """Adds `line` and a line end, and waits for the disk.
+  """`append_lines` of one."""
+  append_lines(path, [line])
 
-  Half a line at the end, which a killed process has left, is dropped first. A line that cannot be
-  written whole (a full disk) is taken back.
+
+def append_lines(path: pathlib.Path, lines: Sequence[str]) -> None:
+  """Adds `lines`, each with a line end, and waits for the disk.
+
+  Half a line at the end, which a killed process has left, is dropped first. Lines that cannot be
+  written whole (a full disk) are taken back.
 
   Raises:
     OSError: it cannot be written; it has the file's name.
   """
   try:
     with path.open("a+b", buffering=0) as file:
-      if fcntl is not None:
-        fcntl.lockf(file, fcntl.LOCK_EX)  # until it is closed
+      lock(file)
       whole = _whole_lines(file)
       if whole < file.seek(0, os.SEEK_END):
         file.truncate(whole)
       try:
-        rest = memoryview(line.encode() + b"\n")
+        rest = memoryview("".join(f"{line}\n" for line in lines).encode())
         while rest:
           rest = rest[file.write(rest) :]
         os.fsync(file.fileno())

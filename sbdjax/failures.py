@@ -18,6 +18,8 @@ from sbdjax.errors import CheckpointError, SbdjaxError
 
 # The exit code of a shell's command that nobody reads any more: 128 + SIGPIPE.
 BROKEN_PIPE = 141
+# Of the libraries by which processes talk to each other (Gloo, NCCL, JAX's coordination service).
+_LOST = ("gloo", "nccl", "connection", "coordination", "heartbeat", "peer", "deadline_exceeded")
 _LONGEST = 2000
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ADVICE = {
@@ -89,9 +91,18 @@ def is_panic(error: BaseException) -> bool:
   return type(error).__name__ == "PanicException"
 
 
+def _of_jax(error: BaseException) -> bool:
+  return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
+
+
 def _no_memory(error: BaseException) -> bool:
-  of_jax = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
-  return isinstance(error, MemoryError) or (of_jax and any(w in str(error) for w in _NO_MEMORY))
+  of_jax = _of_jax(error) and any(w in str(error) for w in _NO_MEMORY)
+  return isinstance(error, MemoryError) or of_jax
+
+
+def is_lost(error: BaseException) -> bool:
+  """Whether another process of the job has gone, by what the exception says."""
+  return _of_jax(error) and any(word in str(error).lower() for word in _LOST)
 
 
 def explain(error: BaseException) -> tuple[str | None, int]:
@@ -113,6 +124,12 @@ def explain(error: BaseException) -> tuple[str | None, int]:
     return (
       f"not enough memory ({one_line(error, 160)}): use smaller batches, shorter texts or a "
       "smaller model, or dtype bfloat16",
+      1,
+    )
+  if is_lost(error):
+    return (
+      f"another process of the job has ended or cannot be reached ({one_line(error, 160)}): see its "
+      "output; running the command again resumes",
       1,
     )
   if is_panic(error):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sbdjax.data.number_tokenizer import NumberTokenizer
 from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.decode.decoding import Decoding
-from sbdjax.decode.generate import check_context
-from sbdjax.decode.stops import Stops, stops_for
+from sbdjax.decode.generate import check_prompt
+from sbdjax.decode.stops import Stops, before_stop, stops_for
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 
@@ -59,11 +59,24 @@ def encode_turn(model: Pretrained, text: str, system: str | None = None) -> list
   Raises:
     UsageError: the checkpoint has no chat template.
   """
+  first = [] if system is None else [{"role": "system", "content": system}]
+  return encode_messages(model, [*first, {"role": "user", "content": text}])
+
+
+def encode_messages(model: Pretrained, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+  """Token ids of a conversation, as the chat template writes it before an answer.
+
+  Args:
+    messages: {"role": ..., "content": ...} each.
+
+  Raises:
+    UsageError: the checkpoint has no chat template.
+    DataError: the template refuses the conversation.
+  """
   tokenizer: Any = model.need_tokenizer()
   if not hasattr(tokenizer, "encode_chat"):
     raise UsageError("the checkpoint has no chat template: give prompts as plain texts")
-  first = [] if system is None else [{"role": "system", "content": system}]
-  return tokenizer.encode_chat([*first, {"role": "user", "content": text}])
+  return tokenizer.encode_chat(messages)
 
 
 def check(prompts: Sequence[Sequence[int]], model: Pretrained, decoding: Decoding) -> None:
@@ -73,15 +86,20 @@ def check(prompts: Sequence[Sequence[int]], model: Pretrained, decoding: Decodin
     UsageError: no prompts, an empty one, one with a mask token for a method that does not fill in
       any order, a token the model does not know, or more tokens than its context.
   """
-  shape, any_order = model.lm.config, decoding.method.any_order
   if not prompts:
     raise UsageError("there are no prompts to decode: the list is empty")
   for i, prompt in enumerate(prompts):
-    if not len(prompt) and not any_order:
-      raise UsageError(f"prompt {i} is empty: give at least one token")
-    if shape.mask_id in prompt and not any_order:
-      raise UsageError(f"prompt {i} holds {shape.mask_id}, the mask token: give ordinary tokens")
-  check_context(prompts, decoding.max_tokens, shape.max_seq_len, shape.vocab_size)
+    check_one(prompt, model, decoding, f"prompt {i}")
+
+
+def check_one(prompt: Sequence[int], model: Pretrained, decoding: Decoding, name: str) -> None:
+  """`check` of one prompt, which messages call `name`."""
+  shape, any_order = model.lm.config, decoding.method.any_order
+  if not len(prompt) and not any_order:
+    raise UsageError(f"{name} is empty: give at least one token")
+  if shape.mask_id in prompt and not any_order:
+    raise UsageError(f"{name} holds {shape.mask_id}, the mask token: give ordinary tokens")
+  check_prompt(prompt, decoding.max_tokens, shape.max_seq_len, shape.vocab_size, name)
 
 
 def stops_of(model: Pretrained, strings: Sequence[str]) -> Stops | None:
@@ -123,3 +141,22 @@ def pieces_after(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[i
     stream.push(token)
   pieces = [stream.push(token) for token in tokens]
   return [*pieces[:-1], pieces[-1] + stream.finish()] if pieces else []
+
+
+def answer_text(
+  model: Pretrained,
+  before: Sequence[int],
+  tokens: Sequence[int],
+  stop: Sequence[str],
+  eos_ids: Sequence[int] | None = None,
+) -> str:
+  """The text of an answer, without the EOS or the stop string that ended it.
+
+  Args:
+    before: tokens of the prompt.
+    tokens: those of the answer, up to the one that ended it.
+    eos_ids: tokens that may have; None: those of the checkpoint.
+  """
+  ends = model.generation.eos_ids if eos_ids is None else eos_ids
+  shown = tokens[:-1] if tokens and tokens[-1] in ends else tokens
+  return before_stop(text_after(model.need_tokenizer(), before, shown), stop)

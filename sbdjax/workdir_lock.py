@@ -1,7 +1,7 @@
 """One process writes a workdir: a lock that its death ends.
 
 The lock is the system's (`fcntl.lockf`), on a small file that says who holds it. The system drops it
-with the process, however that ends, so that a file left behind by a killed one is no obstacle.
+with the process, however that ends, so that the file of a killed one is no obstacle.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from typing import IO
 
 from sbdjax import remote
 from sbdjax.errors import UsageError
-
-try:
-  import fcntl
-except ImportError:  # Windows: nobody is kept out there
-  fcntl = None  # type: ignore[assignment]
+from sbdjax.file_locks import lock
 
 _log = logging.getLogger(__name__)
 FILE = ".lock"
@@ -65,6 +61,23 @@ def hold(folder: str | os.PathLike, what: str, part: str = "") -> Iterator[None]
     yield
 
 
+@contextlib.contextmanager
+def hold_file(path: str | os.PathLike, what: str, flag: str) -> Iterator[None]:
+  """Keeps others from writing one file until the context ends, by a lock beside it.
+
+  Args:
+    path: the file, there or not; its folder is there.
+    what: uses it, for the message that others get.
+    flag: names such files on the command line, like "--out".
+
+  Raises:
+    UsageError: another process holds it, or its folder cannot be written.
+  """
+  path = pathlib.Path(path)
+  with _locked(path, path.with_name(f"{path.name}{FILE}"), what, shared=False, flag=flag):
+    yield
+
+
 def _make(folder: pathlib.Path) -> bool:
   """Whether there was none."""
   try:
@@ -81,14 +94,17 @@ def _remove_empty(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: pathlib.Path, path: pathlib.Path, what: str, shared: bool) -> Iterator[None]:
+def _locked(
+  written: pathlib.Path, path: pathlib.Path, what: str, shared: bool, flag: str = "--workdir"
+) -> Iterator[None]:
+  """Holds the lock `path` of what is `written`."""
   try:
     file, holder = _take(path, shared)
   except OSError as e:
-    raise UsageError(f"cannot write to --workdir={folder}: {e.strerror or e}") from e
+    raise UsageError(f"cannot write to {flag}={written}: {e.strerror or e}") from e
   if file is None:
     raise UsageError(
-      f"{folder} is in use by {holder}: wait for it, end it, or name another --workdir"
+      f"{written} is in use by {holder}: wait for it, end it, or name another {flag}"
     )
   key = _key(file)
   _OURS.add(key)
@@ -98,8 +114,8 @@ def _locked(folder: pathlib.Path, path: pathlib.Path, what: str, shared: bool) -
   finally:
     # Removed while it is held: whoever opened it before finds that it is another file now.
     with contextlib.suppress(OSError):
-      if shared and fcntl is not None:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else is left, or it stays
+      if shared:
+        lock(file, wait=False)  # nobody else is left, or it stays
       path.unlink()
     _OURS.discard(key)
     file.close()
@@ -113,8 +129,7 @@ def _take(path: pathlib.Path, shared: bool) -> tuple[IO[bytes] | None, str]:
       if _key(file) in _OURS:
         _KEPT_OPEN.append(file)  # to close any handle of it would drop the lock
         return None, _holder(file)
-      if fcntl is not None:
-        fcntl.lockf(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+      lock(file, shared=shared, wait=False)
       if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
         return file, ""
       file.close()

@@ -58,7 +58,7 @@ def test_the_example_of_the_readme_is_that_of_the_package_and_runs(capsys):
 def test_every_public_name_is_there_with_a_docstring(name):
   public = getattr(sbdjax, name)
   assert (public.__doc__ or "").strip(), name
-  if name in ("generate", "stream", "score", "load_pretrained", "save_pretrained"):
+  if name in ("generate", "generate_many", "stream", "score", "load_pretrained", "save_pretrained"):
     assert "Args:" in public.__doc__ and "Raises:" in public.__doc__
 
 
@@ -110,6 +110,58 @@ def test_a_stop_string_ends_a_text_and_its_cost(model, method):
   assert cut.tokens == plain.tokens[: len(cut.tokens)] and cut.nfe < plain.nfe
   *_, last = sbdjax.stream(model, PROMPTS[0], method, max_tokens=30, stop=". ")
   assert (last.text, last.nfe, last.finish) == (cut.text, cut.nfe, "stop")
+
+
+def test_requests_have_limits_stops_seeds_and_ends_of_their_own(model):
+  """Each is the same prompt alone with the same settings, and they come back in order."""
+  method, ask = sbdjax.decode.AR(sbdjax.decode.Categorical(2.0)), sbdjax.Request
+  (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=12, seed=4)
+  ends, text = whole.tokens[5], whole.text[4:6]
+  requests = [
+    ask(PROMPTS[0], seed=4, id="long", meta=[1]),
+    ask(PROMPTS[0], seed=4, max_tokens=3),
+    PROMPTS[1],
+    ask(PROMPTS[0], seed=4, stop=text, id="stopped"),
+    ask(PROMPTS[0], seed=4, eos_ids=[ends]),
+    ask(PROMPTS[0], id="long"),
+  ]
+  found = list(sbdjax.generate(model, requests, method, max_tokens=12))
+  assert [r.id for r in found] == ["long", 1, 2, "stopped", 4, "long"] and found[0].meta == [1]
+  long, short, _, stopped, ended, drawn = found
+  assert long.tokens == whole.tokens and short.tokens == whole.tokens[:3] and short.nfe == 3
+  assert stopped.text == whole.text[: whole.text.index(text)] and stopped.finish == "stop"
+  assert stopped.tokens == whole.tokens[: len(stopped.tokens)]
+  assert ended.tokens == whole.tokens[: whole.tokens.index(ends) + 1] and ended.finish == "eos"
+  assert drawn.tokens != whole.tokens
+
+
+@pytest.mark.long
+def test_a_request_alone_streamed_or_at_its_place_is_the_same(model):
+  method, ask = sbdjax.decode.AR(sbdjax.decode.Categorical(2.0)), sbdjax.Request
+  many = [ask(PROMPTS[0], id="a"), PROMPTS[1], ask("Lily", seed=2, eos_ids=[])]
+  first, second, third = sbdjax.generate(model, many, method, max_tokens=12)
+  by_place = list(sbdjax.generate(model, PROMPTS, method, max_tokens=12))
+  assert second.tokens == by_place[1].tokens and first.tokens != by_place[0].tokens
+  for request, expected in ((many[0], first), (many[2], third)):
+    *_, last = sbdjax.stream(model, request, method, max_tokens=12)
+    (alone,) = sbdjax.generate(model, request, method, max_tokens=12)
+    assert last.tokens == alone.tokens == expected.tokens and last.id == alone.id
+
+
+def test_an_endless_iterator_is_read_as_far_as_it_is_needed(model):
+  read = []
+
+  def requests():
+    for i in itertools.count():
+      read.append(i)
+      yield sbdjax.Request("Once", id=f"n{i}", max_tokens=1 + i % 4)
+
+  method = sbdjax.decode.AR()
+  found = sbdjax.generate_many(model, requests(), method, max_tokens=4, batch_size=3, window=6)
+  some = [next(found) for _ in range(10)]
+  assert len(read) <= 12 and len({r.id for r in some}) == 10
+  assert sorted(r.id for r in some[:6]) == [f"n{i}" for i in range(6)]
+  assert all(len(r.tokens) == 1 + int(r.id[1:]) % 4 for r in some)
 
 
 def test_numbers_of_a_method_compile_nothing(model):
@@ -196,6 +248,12 @@ def test_a_path_is_read_again_by_every_call(tmp_path, model):
     (lambda m: sbdjax.generate(m, [""], max_tokens=0), "max_tokens=0 must be at least 1"),
     (lambda m: sbdjax.generate(m, [[]]), "prompt 0 is empty"),
     (lambda m: sbdjax.generate(m, []), "no prompts"),
+    (lambda m: sbdjax.generate(m, sbdjax.Request([], id="x")), "request 'x': the prompt is empty"),
+    (
+      lambda m: sbdjax.generate(m, ["a", sbdjax.Request([700])]),
+      "prompt 1: the prompt holds token",
+    ),
+    (lambda m: sbdjax.stream(m, sbdjax.Request("a", max_tokens=600)).__next__(), "context of 512"),
     (lambda m: sbdjax.generate(m, "a", "sbd"), "give a decoding method"),
     (lambda m: sbdjax.generate(m, "a", max_tokens=10_000), "context of 512"),
     (lambda m: sbdjax.generate(m, [[1, 700]]), "holds token 700"),

@@ -20,9 +20,19 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
-  ("remote",),
-  ("foreign", "failures", "hardware", "memory", "plain_json", "appending", "workdir_lock"),
-  ("pytree",),
+  ("remote", "file_locks"),
+  (
+    "foreign",
+    "failures",
+    "hardware",
+    "memory",
+    "plain_json",
+    "appending",
+    "workdir_lock",
+    "bootstrap",
+    "share",
+  ),
+  ("pytree", "hosts"),
   ("settings", "checks", "reductions"),
   ("masks", "cache"),
   ("kernels",),
@@ -32,17 +42,27 @@ LAYERS = [
   ("sigma_lm",),
   ("corruption", "reductions"),
   ("losses", "decode", "likelihood"),
-  ("prompts",),
+  ("prompts", "figures"),
   ("train", "bench"),
   ("evals",),
+  ("batch",),
   ("api",),
   ("cli",),
   ("__main__",),
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "remote", "settings", "foreign", "failures", "memory", "plain_json"},
-  "report": {"errors"},
+  "data": {
+    "errors",
+    "remote",
+    "settings",
+    "foreign",
+    "failures",
+    "memory",
+    "plain_json",
+    "share",
+  },
+  "report": {"errors", "bootstrap"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",
@@ -61,7 +81,10 @@ SIDE = {
     "sigma_lm",
   },
 }
-USES_SIDE = {name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "api")}
+USES_SIDE = {
+  name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
+}
+USES_SIDE["figures"] = {"data"}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
 LAZY = {("interop", "train")}
@@ -80,6 +103,7 @@ NEVER = ("tensorflow", "clu")
 # What is in cli/ and is neither a verb nor a benchmark: flags, configs, the terminal, and two parts
 # of `train`.
 CLI_PARTS = {
+  "batch_progress",
   "bench_common",
   "common",
   "compilation_cache",
@@ -88,6 +112,7 @@ CLI_PARTS = {
   "evaluate_losses",
   "evaluate_tasks",
   "flags",
+  "generate_file",
   "live",
   "rounds",
   "tuned",

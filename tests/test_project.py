@@ -11,6 +11,11 @@ from sbdjax import presets
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PAGES = sorted(
+  path.relative_to(ROOT).as_posix()
+  for folder in ("docs", "docs/methods", "docs/howto")
+  for path in (ROOT / folder).glob("*.md")
+)
 
 
 def read(name):
@@ -49,17 +54,16 @@ def test_the_changelog_knows_the_version_and_every_old_name_of_a_preset():
   assert table == presets.RENAMED
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *PAGES])
 def test_files_and_presets_that_are_named_exist(name):
   text = read(name)
   paths = re.findall(r"(?<![\w/.])(?:sbdjax|tests|experiments|configs)/[\w/.]*\w", text)
-  assert paths and not [path for path in paths if not (ROOT / path).exists()]
+  assert not [path for path in paths if not (ROOT / path).exists()]
   assert set(re.findall(r"preset:(\w+)", text)) <= {*presets.names(), "NAME"}
 
 
-def test_the_files_that_the_front_page_names_for_equations_exist():
-  text = (ROOT / "README.md").read_text()
-  table = text.split("## Where the papers are in the code")[1].split("\n\n")[2]
+def test_the_files_that_are_named_for_equations_exist():
+  table = read("docs/papers.md")
   names = [name for row in table.splitlines() for name in re.findall(r"`([a-z_/0-9]+\.py)`", row)]
   assert len(names) > 20
   assert [name for name in names if not (ROOT / "sbdjax" / name).is_file()] == []

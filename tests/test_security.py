@@ -288,20 +288,21 @@ def test_pipes_and_devices_are_no_data(tmp_path):
     os.mkfifo(tmp_path / name)
   code = f"""
 import pathlib
+from sbdjax.batch.read import read
 from sbdjax.data import files, token_file
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.errors import SbdjaxError
 from sbdjax.interop import load_pretrained
 root = pathlib.Path({str(tmp_path)!r})
-for read, name in (
+for opened, name in (
   (files.read_jsonl, "x.jsonl"), (files.read_prompts, "x.txt"), (files.read_bytes, "x.xz"),
   (token_file.read_tokens, "x.npz"), (load_tokenizer, "x.bin"), (load_pretrained, "x.bin"),
   (load_pretrained, "x.safetensors"), (load_pretrained, "x.gguf"),
-  (files.read_text, pathlib.Path("/dev/zero")),
+  (files.read_text, pathlib.Path("/dev/zero")), (lambda path: next(read(path)), "x.jsonl"),
 ):
   try:
     path = root / name
-    read(str(path) if read is load_tokenizer else path)
+    opened(str(path) if opened is load_tokenizer else path)
   except SbdjaxError as e:
     assert "no ordinary file" in str(e), e
   else:

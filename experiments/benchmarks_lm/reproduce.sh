@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything recorded in this folder, from the project's root. DATA is the folder of the benchmarks'
-# files (eval, bench and wikitext2 in it). A run that was stopped goes on where it was.
+# files (eval, bench and wikitext2 in it). Re-running the command resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/benchmarks_lm
@@ -17,3 +17,11 @@ $PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data="$DATA" --dtype=float32 -
   --max_length=2048 --out=$OUT/smollm2_135m_wikitext.jsonl
 $PY $OUT/tables.py $OUT/smollm2_135m.jsonl
 $PY $OUT/tables.py $OUT/smollm2_135m_wikitext.jsonl
+
+# Answers by AR and by lossless decoders: two idle cores, about half an hour.
+ADAPTER=sbdjax/assets/smollm2_135m_sbd_adapter.safetensors
+for task in "gsm8k_cot_llama --num_fewshot=0" "ifeval --max_tokens=256"; do
+  # shellcheck disable=SC2086
+  $PY $OUT/answers.py --task=$task --chat --adapter=$ADAPTER --dtype=float32 --data="$DATA" --limit=60 \
+    --raw=runs/${task%% *}.jsonl --out=$OUT/answers.jsonl
+done

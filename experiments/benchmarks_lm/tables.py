@@ -19,6 +19,7 @@ from sbdjax.evals.tasks.run import Outcome, outcome
 PUBLISHED = {"hellaswag": ("acc_norm", 40.9), "piqa": ("acc_norm", 66.3)}
 PUBLISHED_ARC = ("acc_norm", 37.3)
 RECORDS = pathlib.Path(__file__).resolve().parent / "smollm2_135m.jsonl"
+ANSWERS = pathlib.Path(__file__).resolve().parent / "answers.jsonl"
 # Metrics that are shares, shown in per cent.
 _SHARES = ("acc", "acc_norm", "acc_bytes")
 
@@ -121,6 +122,22 @@ def in_short() -> str:
     f"{shown('acc_norm', average)}; {inside} of the {len(beside)} figures that its authors report lie "
     "inside the intervals"
   )
+
+
+def answers() -> str:
+  """AR and lossless decoders on benchmarks whose answers are texts, until the answers end."""
+  records = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
+  head = "| task | decoding | answers as AR's | score | tokens per forward | times AR's tokens/s |"
+  rows = [head, "|---|---|---|---|---|---|"]
+  for record in records:
+    metric, value = next(iter(record["values"].items()))
+    score = f"{metric} {Interval(*value).shown(digits=1, scale=100)} %"
+    per_forward, speedup = (Interval(*record[name]).shown(digits=2) for name in ("tpf", "speedup"))
+    same = f"{record['same']} of {record['items']}"
+    rows.append(
+      f"| {record['task']} | {record['method']} | {same} | {score} | {per_forward} | {speedup} |"
+    )
+  return "\n".join(rows) + "\n"
 
 
 def main() -> None:

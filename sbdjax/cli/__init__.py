@@ -32,6 +32,10 @@ VERBS = {
     "sbdjax.cli.collect",
     "Let a model write text to train on: --checkpoint=NAME|FILE|FOLDER --prompts=FILE --workdir=DIR",
   ),
+  "completion": Verb(
+    "sbdjax.cli.completion",
+    "Print a script that completes commands in a shell: completion bash|zsh",
+  ),
   "configs": Verb(
     "sbdjax.cli.configs",
     "List the configs that ship as presets, or show one: configs [NAME[:VARIANT]]",
@@ -50,9 +54,17 @@ VERBS = {
     "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] "
     "[--json]",
   ),
+  "launch": Verb(
+    "sbdjax.cli.launch",
+    "Run a verb in several processes on this machine: launch --processes=N -- VERB [flags]",
+  ),
   "lm_eval": Verb(
     "sbdjax.cli.lm_eval",
     "Run lm-evaluation-harness with models of this package: lm_eval run --model sbdjax ...",
+  ),
+  "merge": Verb(
+    "sbdjax.cli.merge",
+    "Join what several processes have generated: merge OUT.jsonl [PART.jsonl ...]",
   ),
   "methods": Verb(
     "sbdjax.cli.methods",

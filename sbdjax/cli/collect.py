@@ -5,7 +5,7 @@ what a user says, and the checkpoint's chat template writes the conversation. `-
 says how the model decodes, as for `generate`; greedy autoregressive decoding unless given. DIR gets
 tokens.npz, the prompts (no targets in training) with what the model wrote after them: train on it
 with `data.source=tokens`. Re-running the command resumes with the next shard. Several processes
-share the work with --part=0/4, --part=1/4, ...; the last to end writes tokens.npz.
+share the work with --shard=0/4, --shard=1/4, ...; the last to end writes tokens.npz.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from sbdjax.decode.generate import Decoder, Result
 from sbdjax.errors import DataError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.share import WHOLE, Share
 
 TOKENS = "tokens.npz"
 _WHAT, _VERB = "collected text", "collect"
@@ -112,22 +113,20 @@ def join(collection: Collection) -> Corpus:
   return token_file.read_tokens(path)[0]
 
 
-def collect(collection: Collection, console: Console, part: tuple[int, int] = (0, 1)) -> None:
+def collect(collection: Collection, console: Console, share: Share = WHOLE) -> None:
   """Writes the shards that are missing, then the file of all; returns at once where it is there.
 
   Args:
-    part: (i, n): make shards i, i + n, i + 2n, ... only.
+    share: of the shards, that this process makes.
 
   Raises:
     UsageError: the folder holds text of other settings.
   """
-  # Alone, or with those that make other parts.
-  shared = f"{part[0]}/{part[1]}" if part[1] > 1 else ""
-  with workdir_lock.hold(collection.workdir, _VERB, shared):
-    _collect(collection, console, part)
+  with workdir_lock.hold(collection.workdir, _VERB, share.name):
+    _collect(collection, console, share)
 
 
-def _collect(collection: Collection, console: Console, part: tuple[int, int]) -> None:
+def _collect(collection: Collection, console: Console, share: Share) -> None:
   """`collect`, of a folder that nobody else writes."""
   shards.begin(collection.workdir, collection.settings, _WHAT, _VERB)
   missing, total = collection.missing(), collection.num_shards
@@ -136,7 +135,7 @@ def _collect(collection: Collection, console: Console, part: tuple[int, int]) ->
   eos_ids = collection.model.generation.eos_ids
   decoder = Decoder(collection.model.lm, collection.decoding.limits(eos_ids))
   for number in missing:
-    if number % part[1] != part[0]:
+    if not share.has(number):
       continue
     start, compiled = time.perf_counter(), decoder.compile_seconds
     results = write_shard(collection, decoder, number)
@@ -184,7 +183,7 @@ def _parser() -> Parser:
   add("--shard_size", type=int, default=256, help="prompts of a shard")
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
-  add("--part", default="0/1", help="I/N: this process's share of the shards")
+  flags.add_shard(parser, "shards")
   return parser
 
 
@@ -194,7 +193,7 @@ def main(argv: list[str]) -> int:
   args = _parser().parse_args(rest)
   for name, least in (("longest", 1), ("batch_size", 1), ("shard_size", 1), ("seed", 0)):
     flags.at_least(getattr(args, name), least, f"--{name}")
-  part = flags.parse_part(args.part)
+  share = flags.shard_of(args.shard)
   decoding = flags.decoding_of(texts)
   model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
   decoding = decoding.for_model(model.lm, model.generation)
@@ -226,5 +225,5 @@ def main(argv: list[str]) -> int:
   }
   workdir = record.open_workdir(args.workdir)
   sizes = dict(shard_size=args.shard_size, batch_size=args.batch_size, seed=args.seed)
-  collect(Collection(model, decoding, fitting, workdir, settings, **sizes), console, part)
+  collect(Collection(model, decoding, fitting, workdir, settings, **sizes), console, share)
   return 0

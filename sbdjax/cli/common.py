@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from ml_collections import ConfigDict
 
-from sbdjax import failures, presets
+from sbdjax import failures, hosts, presets
 from sbdjax.cli import config_file
 from sbdjax.cli.config_file import ConfigFile
 from sbdjax.errors import UsageError
@@ -52,6 +52,9 @@ def run_main(fn: Callable[[list[str]], int], argv: list[str]) -> int:
   except BaseException as e:
     message, code = failures.explain(e)
     if message is None:
+      if hosts.joined():  # which end with this one, and not by a way out of it
+        traceback.print_exc()
+        hosts.end(code)
       raise
     if debug:
       traceback.print_exc()
@@ -59,6 +62,7 @@ def run_main(fn: Callable[[list[str]], int], argv: list[str]) -> int:
       _drop_output()
     elif message:
       _tell(f"error: {message}")
+    hosts.end(code)
     return code
 
 

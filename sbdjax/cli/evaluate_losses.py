@@ -10,6 +10,8 @@ sum for its targets (which bounds nothing: experiments/ssmd_text8 has the exact 
 documents of FILE. A document of more than data.seq_len tokens goes on in another row, without what
 came before; with --truncate its rest is left out.
 
+Several processes (`launch`, or --distributed on a cluster) compute their shares of each batch.
+
 Benchmarks: `evaluate --tasks=NAMES --help`.
 """
 
@@ -38,8 +40,11 @@ from sbdjax.interop.pretrained import Pretrained, check_vocabulary, load_pretrai
 from sbdjax.settings import class_for, to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train import metrics
+from sbdjax.train.parallel import Layout, ParallelConfig, make_layout
 from sbdjax.train.step import make_eval_step
 
+# What no value depends on.
+_NO_SETTING = ("json", "distributed", "coordinator", "processes", "process", "lost_after")
 # Of a float.
 _LARGEST_LOG = math.log(sys.float_info.max)
 
@@ -59,16 +64,29 @@ def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
 
 
 def evaluate(
-  model: Pretrained, batches: Iterable[dict[str, Any]], block_size: int, seed: int
+  model: Pretrained,
+  batches: Iterable[dict[str, Any]],
+  block_size: int,
+  seed: int,
+  layout: Layout | None = None,
 ) -> dict[str, float]:
   """Means over all targets: ntp_loss (nats), ntp_accuracy, ntp_perplexity, and with a mask token
   masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm` or
-  `losses.ssmd`, and the bound in bits a token."""
+  `losses.ssmd`, and the bound in bits a token.
+
+  Args:
+    layout: of several processes, whose shares of each batch these are; None: one device does all.
+  """
   key = jax.random.key(seed)
   values: dict[str, float] = {}
+  params = model.params
+  if layout is not None:
+    params = jax.device_put(params, layout.shardings(params))
   for loss_fn in losses_of(model, block_size).values():
-    step = jax.jit(make_eval_step(model.lm, loss_fn))
-    values |= metrics.evaluate(step, model.params, batches, key)
+    step = make_eval_step(model.lm, loss_fn)
+    run = jax.jit(step) if layout is None else layout.compile_eval(step, params)
+    placed = batches if layout is None else map(layout.place, batches)
+    values |= metrics.evaluate(run, params, placed, key)
   del values["loss"]  # a sum of terms; each is reported by its own name
   if "ntp_loss" in values:
     loss = values["ntp_loss"]
@@ -97,6 +115,7 @@ def _parser() -> Parser:
   add("--seed", type=int, default=0, help="of the masks")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--json", action="store_true", help="print one JSON object")
+  flags.add_job(parser)
   return parser
 
 
@@ -107,6 +126,7 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.block_size, 1, "--block_size")
   flags.at_least(args.seed, 0, "--seed")
   flags.at_least(args.max_batches, 0, "--max_batches")
+  flags.join(args)
   fields: dict[str, Any] = {"packing": "pad", "seq_len": 512} | flags.parse_fields(
     class_for(DataConfig, texts), texts, "data"
   )
@@ -127,16 +147,21 @@ def main(argv: list[str]) -> int:
   corpus = load_corpus(data, args.split, tokenizer)
   if args.truncate:
     corpus = truncate(corpus, data.seq_len)
+  layout = make_layout(ParallelConfig()) if jax.process_count() > 1 else None
+  cut = {} if layout is None else {"share": layout.share, "multiple": layout.batch_shards}
   batches = make_eval(
     data,
     args.split,
     batch_size=args.batch_size,
     max_batches=args.max_batches or None,
     corpus=corpus,
+    **cut,
   )
-  values = evaluate(model, batches, args.block_size, args.seed)
+  values = evaluate(model, batches, args.block_size, args.seed, layout)
+  if jax.process_index():
+    return 0
   if args.json:
-    settings = {k: v for k, v in vars(args).items() if k != "json"}
+    settings = {k: v for k, v in vars(args).items() if k not in _NO_SETTING}
     about = {"data": fields, "corpus": corpus.origin, "dtype": shape.precision}
     print(plain_json.dumps(values | settings | about | record.provenance()))
     return 0

@@ -10,11 +10,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from sbdjax import hosts, share
 from sbdjax.decode import flat_names
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
+from sbdjax.hosts import Job
 from sbdjax.interop.pretrained import MIXED, STORED
 from sbdjax.settings import LARGEST_INT, field_types, nearest, parse_value
+from sbdjax.share import Share
 
 # Of --dtype, where a checkpoint is decoded.
 DTYPES = ("float32", "bfloat16", "float16", MIXED, STORED)
@@ -71,15 +74,60 @@ def at_least(value: int, least: int, flag: str, most: int = LARGEST_INT) -> int:
   return value
 
 
-def parse_part(text: str) -> tuple[int, int]:
-  """--part: (i, n) of "i/n", 0 <= i < n. Raises UsageError."""
-  try:
-    index, count = (int(x) for x in text.split("/"))
-  except ValueError:
-    index, count = 0, 0
-  if not 0 <= index < count:
-    raise UsageError(f"--part={text}: write I/N with 0 <= I < N")
-  return index, count
+def add_shard(parser: argparse.ArgumentParser, what: str) -> None:
+  """Adds --shard, which `shard_of` reads.
+
+  Args:
+    what: is shared out, for the help: "prompts", ...
+  """
+  parser.add_argument(
+    "--shard",
+    "--part",
+    metavar="I/N",
+    help=f"this process does every N-th of the {what}; auto: as the cluster says (Slurm, Open MPI, "
+    "Kubernetes, Cloud TPU); default: all, under `launch` its share",
+  )
+
+
+def shard_of(text: str | None) -> Share:
+  """--shard, or without it what the environment says. Raises UsageError."""
+  if text is None:
+    return share.of_process()
+  return hosts.detected() if text == "auto" else share.parse(text)
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+  """Adds the flags of several processes that compute together, which `join` reads."""
+  add = parser.add_argument_group("several processes (see `launch`)").add_argument
+  add(
+    "--distributed",
+    action="store_true",
+    help="join the others, whom JAX finds: Cloud TPU, Slurm, Open MPI, Kubernetes",
+  )
+  add("--coordinator", metavar="HOST:PORT", help="join the others: an address of process 0")
+  add("--processes", type=int, metavar="N", help="how many there are")
+  add("--process", type=int, metavar="I", help="which one this is, 0 first")
+  add(
+    "--lost_after",
+    type=int,
+    metavar="SECONDS",
+    default=hosts.LOST_AFTER,
+    help="a process that was not heard of for so long is dead, and the others end "
+    f"(default {hosts.LOST_AFTER})",
+  )
+
+
+def join(args: argparse.Namespace, *, stoppable: bool = False) -> None:
+  """Joins the other processes, where the flags or the environment name any; see `hosts.join`.
+
+  Raises:
+    UsageError, JobError: they cannot be found.
+  """
+  at_least(args.lost_after, 1, "--lost_after")
+  named = Job(args.coordinator, args.processes, args.process)
+  job = named if named != Job() else hosts.given() or (Job() if args.distributed else None)
+  if job is not None:
+    hosts.join(job, stoppable=stoppable, lost_after=args.lost_after)
 
 
 def parse_token_lists(text: str, flag: str) -> list[list[int]]:

@@ -1,5 +1,10 @@
 """Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] [--json]
 
+  generate --checkpoint=stories260K --prompt="Once upon a time"              watch one
+  generate --checkpoint=smollm2-135m --prompts=in.jsonl --out=out.jsonl      thousands, with ids
+  generate --checkpoint=smollm2-135m --prompts=in.jsonl --out=out.jsonl --shard=0/4
+                                                    a fourth of them; `merge out.jsonl` joins the parts
+
 `--decoder.FIELD=VALUE` sets the method (`name`), `max_tokens`, and the settings of the method and
 of its parts; the table below has all of them. Without a name it is ar, or what the verb `tune` found
 fastest for this model, adapter and device, where prompts are decoded one at a time. attention, shifted and block_size are the
@@ -16,6 +21,18 @@ summed, drafts included), drafted and accepted (tokens of drafts), tpf (valid to
 nfe), reveal_step, finish, seconds (of its batch, compilation apart), pieces (what each valid token
 adds to the text), prompt_text (holes filled), and the settings. `report` shows such records in a
 browser. Without --json a terminal shows the text as it is made; anything else gets the text.
+
+With --prompts and --out a file of prompts is decoded, --batch_size of them at a time, and a prompt
+that ends makes room for the next. A line of IN.jsonl is like
+  {"id": "a1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 64, "stop": ["."], "seed": 3}
+with `prompt` or `prompt_tokens` in place of messages where there is no conversation; all but the
+prompt may be left out, and the id of a line without one is its number. OUT.jsonl gets a line for each:
+id, text, tokens (up to the end of the text), finish, nfe, prefill_nfe, query_tokens, drafted, accepted,
+tpf, prompt_length, meta (as it was given), and request (a checksum). No line depends on the order of
+prompts, on --batch_size or on what ran beside it: where tokens are drawn, --seed and the id decide,
+or the seed of the line. The same command goes on after an interruption, also after SIGKILL, and a
+finished file stands in the order of the prompts. OUT.jsonl.run.json has settings and cost. Prompts
+are all read and checked before the first is run.
 """
 
 from __future__ import annotations
@@ -29,7 +46,8 @@ from rich.console import Console
 
 from sbdjax import plain_json
 from sbdjax import prompts as prompting
-from sbdjax.cli import flags, live, methods, tuned
+from sbdjax.batch.run import costs
+from sbdjax.cli import flags, generate_file, live, methods, tuned
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data import assets, files
 from sbdjax.data.number_tokenizer import NumberTokenizer
@@ -84,21 +102,13 @@ def as_record(
     pieces = prompting.pieces_after(tokenizer, result.prompt_tokens, result.text_tokens)
     text = before_stop("".join(pieces), stop)
     more |= {"pieces": pieces, "prompt_text": tokenizer.decode(result.prompt_tokens)}
-  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
-  if result.causal_passes is not None:
-    more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
   return (
     {
       "prompt_tokens": result.prompt_tokens,
       "tokens": result.tokens,
       "valid_tokens": result.valid,
       "text": text,
-      "nfe": nfe,
-      "prefill_nfe": result.prefill_nfe,
-      "query_tokens": result.query_tokens,
-      "drafted": result.drafted,
-      "accepted": result.accepted,
-      "tpf": result.valid / nfe if nfe else 0.0,
+      **costs(result, method),
       "reveal_step": result.reveal_step,
       "finish": result.finish,
       "seconds": result.seconds,
@@ -170,16 +180,21 @@ def _parser() -> Parser:
   add = parser.add_argument
   flags.add_checkpoint(parser, required=True)
   add("--prompt", action="append", help="text to continue; may be repeated")
-  add("--prompts_file", help="text file with one prompt per line, or .jsonl with the field prompt")
+  add(
+    "--prompts_file",
+    help="text file with one prompt per line, or .jsonl with the field prompt; "
+    "all other fields are for --prompts",
+  )
   add("--prompt_tokens", help="token ids, one list per prompt: [[1,2],[3]]")
   add("--hole", help="what stands for a mask token in a text prompt (mdm and ssmd)")
   add("--stop", action="append", help=_STOP_HELP)
   add("--json", action="store_true", help="print one JSON object per prompt")
   add("--seed", type=int, default=0, help="of the noise at temperature > 0")
-  add("--batch_size", type=int, default=16, help="prompts decoded together (with --json)")
+  add("--batch_size", type=int, default=16, help="prompts decoded together (--json, --prompts)")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--attention_backend", choices=attention.NAMES, default="auto", help="see kernels/backend.py")
   add("--frame_seconds", type=float, default=0.03, help="shortest time a live frame is shown")
+  generate_file.add_flags(parser)
   return parser
 
 
@@ -189,12 +204,17 @@ def main(argv: list[str]) -> int:
   args = _parser().parse_args(rest)
   flags.at_least(args.batch_size, 1, "--batch_size")
   flags.at_least(args.seed, 0, "--seed")
-  named = None if tuned.may_decide(texts) else flags.decoding_of(texts)
+  generate_file.check_flags(args)
+  # A file is always decoded by what the command says, so that it can be gone on with anywhere.
+  of_file = args.prompts is not None
+  named = None if tuned.may_decide(texts) and not of_file else flags.decoding_of(texts)
   model = prompting.with_tokenizer(
     load_pretrained(
       args.checkpoint, dtype=args.dtype, attention=args.attention_backend, adapter=args.adapter
     )
   )
+  if of_file and named is not None:
+    return generate_file.main(args, model, named.for_model(model.lm, model.generation))
   eos_ids, stop = model.generation.eos_ids, args.stop or []
   prompts = find_prompts(args, model.need_tokenizer())
   one_by_one = not args.json or min(args.batch_size, len(prompts)) == 1

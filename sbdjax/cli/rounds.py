@@ -4,25 +4,33 @@ A config file with a function `get_rounds` is trained so. It gives one dict of o
 like {"collect.block_size": 32}; what is set on the command line holds for every round. The first
 round starts from `init.checkpoint`, each other one from the round before. Round r leaves
 WORKDIR/round{r}, a training workdir, with the trajectories it was trained on in
-WORKDIR/round{r}/trajectories. Re-running the command resumes.
+WORKDIR/round{r}/trajectories. Re-running the command resumes. Several processes (see `train`) split
+the collecting, then train together.
 """
 
 from __future__ import annotations
 
 import copy
 import pathlib
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from sbdjax.cli import trajectories
 from sbdjax.cli.common import open_config
 from sbdjax.cli.trajectories import CollectConfig
+from sbdjax.data import trajectories as dataset
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.settings import nearest, to_dataclass
+from sbdjax.share import Share
+
+# Seconds between two looks for what other processes collect.
+_POLL = 1.0
 
 
 class Round(NamedTuple):
@@ -124,7 +132,10 @@ def run(
   console = Console(soft_wrap=True)
   for number, each in enumerate(rounds, 1):
     console.print(f"round {number} of {len(rounds)}", style="bold")
-    trajectories.collect(each.collect, each.prompts, each.trajectories, console)
+    share = Share(jax.process_index(), jax.process_count())
+    trajectories.collect(each.collect, each.prompts, each.trajectories, console, share)
+    while not dataset.is_complete(each.trajectories):  # others still collect
+      time.sleep(_POLL)
     state = train(each.config, each.folder)
     if int(state.step) < each.config.train.steps:
       return None

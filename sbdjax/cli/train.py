@@ -6,7 +6,9 @@ it), `head` (HeadConfig; of losses that train causal blocks), `init` (InitConfig
 (TrainConfig), `parallel` (ParallelConfig), `attention` (AttentionConfig). Fields left out have the
 defaults of these dataclasses; see sbdjax/train/settings.py. `loss.name` and `data.source` may also
 name a loss or a source of your own, as module:Name; see sbdjax/losses/registry.py and
-sbdjax/data/sources.py. Re-running the command resumes. A config file with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
+sbdjax/data/sources.py. Re-running the command resumes. Several processes train together under
+`launch`, with --distributed on a cluster, or where --coordinator, --processes and --process say who
+they are: see docs/many_processes.md. A config file with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import jax
 from ml_collections import ConfigDict
 
 from sbdjax import remote
-from sbdjax.cli import dry_run, rounds, trajectories
+from sbdjax.cli import dry_run, flags, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.train import profile, topology
@@ -61,6 +63,7 @@ def main(argv: list[str]) -> int:
     help="trace these updates into the workdir, for XProf and TensorBoard",
   )
   parser.add_argument("--json", action="store_true", help="with --dry_run: one line of JSON")
+  flags.add_job(parser)
   args = parser.parse_args(rest)
   if args.workdir is None and args.dry_run is None:
     raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
@@ -70,6 +73,7 @@ def main(argv: list[str]) -> int:
   config = load_config(args.config, overrides, sections)
   if args.dry_run is not None:
     return _dry_run(config, args.dry_run, args.json)
+  flags.join(args, stoppable=True)
   workdir = remote.workdir(args.workdir)
   if found is None:
     state = train(config, workdir, traced)

@@ -3,7 +3,7 @@
 Of a config, the sections `collect` (CollectConfig) and `prompts` (DataConfig) are read. DIR becomes
 a dataset (see sbdjax/data/trajectories.py) that `data.source="trajectories"` trains on. Started
 again with the same workdir, it goes on with the next shard. Several processes share the work with
---part=0/4, --part=1/4, ...; the last to end completes the dataset.
+--shard=0/4, --shard=1/4, ...; the last to end completes the dataset.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.lm import LM
 from sbdjax.settings import to_dataclass
+from sbdjax.share import WHOLE, Share
 
 DRAFTS: dict[str, Callable[[LM], decoding.Draft]] = {
   "text": lambda lm: decoding.from_text,
@@ -228,12 +229,12 @@ def collect(
   data: DataConfig,
   workdir: pathlib.Path,
   console: Console,
-  part: tuple[int, int] = (0, 1),
+  share: Share = WHOLE,
 ) -> None:
   """Everything the verb does, for calls from Python; returns at once where all is there.
 
   Args:
-    part: (i, n): make shards i, i + n, i + 2n, ... only.
+    share: of the shards, that this process makes.
 
   Raises:
     UsageError, DataError, CheckpointError: nothing is written.
@@ -255,15 +256,13 @@ def collect(
   )
   shards = -(-len(prompts) // config.shard_size)
   workdir = record.open_workdir(str(workdir))
-  # Alone, or with those that make other parts.
-  shared = f"{part[0]}/{part[1]}" if part[1] > 1 else ""
-  with workdir_lock.hold(workdir, "trajectories", shared):
+  with workdir_lock.hold(workdir, "trajectories", share.name):
     writer = trajectories.Writer(workdir, settings, shards)
     if len(writer.missing) < shards:
       console.print(f"{workdir}: {shards - len(writer.missing)} of {shards} shards are there")
     collector = Collector(config, model, width)
     for number in writer.missing:
-      if number % part[1] != part[0]:
+      if not share.has(number):
         continue
       first = number * config.shard_size
       some = prompts[first : first + config.shard_size]
@@ -300,13 +299,13 @@ def main(argv: list[str]) -> int:
   parser = Parser(prog="trajectories", description=__doc__)
   parser.add_argument("--config", required=True, help=CONFIG_HELP)
   parser.add_argument("--workdir", required=True, help="folder the dataset is written to")
-  parser.add_argument("--part", default="0/1", help="I/N: this process's share of the shards")
+  flags.add_shard(parser, "shards")
   args = parser.parse_args(rest)
-  part = flags.parse_part(args.part)
+  share = flags.shard_of(args.shard)
   config = load_config(args.config, overrides, schema)
   built: dict[str, Any] = {
     name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()
   }
   workdir = remote.on_disk(args.workdir)
-  collect(built["collect"], built["prompts"], workdir, Console(soft_wrap=True), part)
+  collect(built["collect"], built["prompts"], workdir, Console(soft_wrap=True), share)
   return 0

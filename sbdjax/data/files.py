@@ -1,14 +1,16 @@
 """Reading plain, compressed and line-by-line text, and writing; errors name the file."""
 
+import contextlib
 import gzip
 import json
 import logging
 import lzma
 import os
 import pathlib
+import re
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from sbdjax import failures, foreign, memory
@@ -18,13 +20,14 @@ from sbdjax.errors import DataError
 _log = logging.getLogger(__name__)
 
 
-def _unzip_only_member(path: pathlib.Path) -> bytes:
+@contextlib.contextmanager
+def _open_only_member(path: pathlib.Path) -> Iterator[IO[bytes]]:
   with zipfile.ZipFile(path) as archive:
     names = archive.namelist()
     if len(names) != 1:
       raise zipfile.BadZipFile(f"holds {len(names)} files instead of one")
     with archive.open(names[0]) as file:
-      return _read_all(file, path)
+      yield file
 
 
 def _read_all(file: IO[bytes], path: pathlib.Path) -> bytes:
@@ -45,19 +48,14 @@ def _read_all(file: IO[bytes], path: pathlib.Path) -> bytes:
   return b"".join(pieces)
 
 
-def _decompressed(open_file: Callable[[pathlib.Path], Any]) -> Callable[[pathlib.Path], bytes]:
-  def read(path: pathlib.Path) -> bytes:
-    with open_file(path) as file:
-      return _read_all(file, path)
-
-  return read
-
-
 _PIECE = 1 << 24
-_READERS = {
-  ".xz": _decompressed(lzma.open),
-  ".gz": _decompressed(gzip.open),
-  ".zip": _unzip_only_member,
+_LINE = re.compile(r"\S[^\n]*")
+# A line of a file that is read line by line: longer than any text that a model takes.
+_LONGEST_LINE = 1 << 26
+_OPENERS: dict[str, Callable[[pathlib.Path], contextlib.AbstractContextManager[Any]]] = {
+  ".xz": lzma.open,
+  ".gz": gzip.open,
+  ".zip": _open_only_member,
 }
 
 
@@ -67,12 +65,79 @@ def read_bytes(path: pathlib.Path, decompress: bool = True) -> bytes:
   Raises:
     DataError: it cannot be read, is cut or damaged, or is empty.
   """
-  read = _READERS.get(path.suffix) if decompress else None
+  opened = _OPENERS.get(path.suffix) if decompress else None
   with failures.reading(foreign.regular(path, DataError), DataError):
-    data = (read or pathlib.Path.read_bytes)(path)
+    if opened is None:
+      data = path.read_bytes()
+    else:
+      with opened(path) as file:
+        data = _read_all(file, path)
   if not data.strip():
     raise DataError(f"{path} is empty: give a file with some text")
   return data
+
+
+def lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+  """(number from 1, line without its end) of a UTF-8 file, read line by line; empty ones left out.
+
+  It is decompressed as by `read_bytes`.
+
+  Raises:
+    DataError: it cannot be read, is cut or damaged, is empty, or a line is no UTF-8 or too long.
+  """
+  empty = True
+  with failures.reading(foreign.regular(path, DataError), DataError):
+    with _OPENERS.get(path.suffix, _open_plain)(path) as file:
+      number = 0
+      while data := file.readline(_LONGEST_LINE):
+        number += 1
+        line = _decoded(data, path, number)
+        if line.strip():
+          empty = False
+          yield number, line
+  if empty:
+    raise DataError(f"{path} is empty: give a file with some text")
+
+
+def _open_plain(path: pathlib.Path) -> IO[bytes]:
+  return path.open("rb")
+
+
+def _decoded(data: bytes, path: pathlib.Path, number: int) -> str:
+  if len(data) == _LONGEST_LINE:
+    raise DataError(
+      f"{path} line {number} has more than {memory.show(_LONGEST_LINE)}: is it a text file?"
+    )
+  try:
+    return data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+  except UnicodeDecodeError as error:
+    raise DataError(
+      f"{path} line {number} is not UTF-8 text (byte {error.start}): convert it, e.g. with iconv"
+    ) from error
+
+
+def is_object(line: str) -> bool:
+  """Whether a line is a JSON object, as those of .jsonl files are."""
+  if not line.lstrip().startswith("{"):
+    return False
+  try:
+    return isinstance(json.loads(line), dict)
+  except (ValueError, RecursionError):
+    return False
+
+
+def check_no_jsonl(path: pathlib.Path, text: str, todo: str) -> None:
+  """Refuses to take JSON lines for a text: a file in which every line is an object.
+
+  Args:
+    todo: what reads such a file, and how it is to be named.
+
+  Raises:
+    DataError: it is one.
+  """
+  found = (line.group() for line in _LINE.finditer(text))
+  if text.strip() and all(map(is_object, found)):
+    raise DataError(f"{path} holds a JSON object in every line, which is no text: {todo}")
 
 
 def read_text(path: pathlib.Path) -> str:
@@ -89,9 +154,11 @@ def read_documents(path: pathlib.Path, separator: str) -> list[Document]:
   """Plain text documents with `separator` between them, white space around each removed.
 
   Raises:
-    DataError: unreadable, not UTF-8, or nothing but separators.
+    DataError: unreadable, not UTF-8, JSON lines, or nothing but separators.
   """
-  texts = [text.strip() for text in read_text(path).split(separator)]
+  whole = read_text(path)
+  check_no_jsonl(path, whole, "read it with data.source=jsonl")
+  texts = [text.strip() for text in whole.split(separator)]
   documents = [Document(text) for text in texts if text]
   if not documents:
     raise DataError(f"{path} holds no document: there is nothing between its {separator!r}")
@@ -153,10 +220,14 @@ def read_prompts(path: pathlib.Path) -> list[str]:
   Empty lines are left out.
 
   Raises:
-    DataError: it cannot be read or is empty, or a line of a .jsonl file has no such text.
+    DataError: it cannot be read or is empty, a line of a .jsonl file has no such text, or every line
+      of another file is a JSON object.
   """
   text = read_text(path)
   if ".jsonl" not in path.suffixes:
+    check_no_jsonl(
+      path, text, f"name it {path.stem}.jsonl; the verb generate reads such files as --prompts"
+    )
     return [line for line in text.splitlines() if line.strip()]
   lines = enumerate(text.split("\n"), 1)
   return [_prompt(path, number, line) for number, line in lines if line.strip()]

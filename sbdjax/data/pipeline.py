@@ -3,9 +3,11 @@
 Global row g of a training stream is row g mod R of epoch g div R (R rows an epoch), in an order
 shuffled anew each epoch. Step k takes the rows [k B, (k + 1) B); process p of n takes the p-th of
 n equal parts of them. So the global batch of a step is the same array for every number of
-processes, and of workers, and the position of a stream is the number of steps taken.
+processes, and of workers, and the position of a stream is the number of steps taken. Where devices
+cannot share B rows evenly, empty ones (weight 0) are put after them, which are no rows of the stream.
 """
 
+import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from sbdjax.data.rows import NO_ENDS, PLANS, Ends, RowPlan, build_row
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import CheckpointError, DataError, UsageError
+from sbdjax.share import WHOLE, Share
 
 Batch = dict[str, np.ndarray]
 
@@ -83,6 +86,38 @@ class _Numbered:
 
   def __call__(self, index: int, row: int) -> Batch:
     return self._rows(index, row) | dict(example_id=np.array(index % _INT32, np.int32))
+
+
+class _Filled:
+  """Batches of a stream, each filled up with empty rows; a source of Grain, row by row.
+
+  Args:
+    stream: rows of batches of `size`, one batch after the other.
+    filled: rows of a batch with the empty ones.
+  """
+
+  def __init__(self, stream: grain.MapDataset, rows: Rows, size: int, filled: int):
+    self._stream, self._rows, self._size, self._filled = stream, rows, size, filled
+
+  def __len__(self) -> int:
+    return min(sys.maxsize, len(self._stream) // self._size * self._filled)
+
+  def __getitem__(self, index: int) -> Batch:
+    step, row = divmod(index, self._filled)
+    if row < self._size:
+      return self._stream[step * self._size + row]
+    return self._rows(0, self._rows.num_rows) | dict(example_id=np.array(0, np.int32))
+
+
+def _batched(
+  stream: grain.MapDataset, rows: Rows, size: int, multiple: int, share: Share
+) -> grain.MapDataset:
+  """This share of each batch of `size` rows, filled up to a multiple of `multiple`."""
+  filled = -(-size // multiple) * multiple
+  if filled != size:
+    stream = grain.MapDataset.source(_Filled(stream, rows, size, filled))
+  batches = stream.batch(filled // share.count, drop_remainder=True)
+  return batches[share.index :: share.count]
 
 
 class TrainBatches(grain.DatasetIterator):
@@ -186,8 +221,8 @@ def make_pipeline(
   *,
   seed: int,
   batch_size: int,
-  process_index: int = 0,
-  process_count: int = 1,
+  share: Share = WHOLE,
+  multiple: int = 1,
   tokenizer: Tokenizer | None = None,
   corpus: Corpus | None = None,
 ) -> TrainBatches:
@@ -196,6 +231,8 @@ def make_pipeline(
   Args:
     seed: of the order, in [0, 2^32).
     batch_size: B, rows of a step over all processes.
+    share: this process's n-th of each batch; B of n = 1.
+    multiple: B is filled up to a multiple of it with empty rows.
     tokenizer: default: `config.tokenizer`.
     corpus: tokenized documents to use instead of reading `config.source`.
 
@@ -209,18 +246,18 @@ def make_pipeline(
     UsageError: settings that cannot be used.
     DataError: unreadable or empty data, or less than one row of it.
   """
-  local_batch = _check_batch(batch_size, config.seq_len, process_index, process_count)
+  _check_batch(batch_size, config.seq_len, share, multiple)
   if not 0 <= seed < _MAX_SEED:
     raise UsageError(f"data seed {seed} must lie in [0, 2^32)")
   rows = _rows(config, split, seed, tokenizer, corpus)
-  dataset = (
+  stream = (
     grain.MapDataset.range(rows.num_rows)
     .seed(seed)
     .shuffle()
     .repeat()
     .map_with_index(_Numbered(rows))
-    .batch(local_batch, drop_remainder=True)[process_index::process_count]
   )
+  dataset = _batched(stream, rows, batch_size, multiple, share)
   signature = dict(seed=seed, batch_size=batch_size) | rows.signature
   return TrainBatches(dataset, rows, signature, config.num_workers)
 
@@ -231,8 +268,8 @@ def make_eval(
   *,
   batch_size: int,
   max_batches: int | None = None,
-  process_index: int = 0,
-  process_count: int = 1,
+  share: Share = WHOLE,
+  multiple: int = 1,
   tokenizer: Tokenizer | None = None,
   corpus: Corpus | None = None,
 ) -> EvalBatches:
@@ -240,35 +277,29 @@ def make_eval(
 
   Every process gets the same number of batches.
   """
-  local_batch = _check_batch(batch_size, config.seq_len, process_index, process_count)
+  _check_batch(batch_size, config.seq_len, share, multiple)
   if max_batches is not None and max_batches < 1:
     raise UsageError(f"max_batches={max_batches}: evaluate at least one batch")
   rows = _rows(config, split, None, tokenizer, corpus)
   steps = -(-rows.num_rows // batch_size)
   steps = steps if max_batches is None else min(steps, max_batches)
-  dataset = (
-    grain.MapDataset.range(steps * batch_size)
-    .map_with_index(_Numbered(rows))
-    .batch(local_batch, drop_remainder=True)[process_index::process_count]
-  )
-  return EvalBatches(dataset, rows.corpus)
+  stream = grain.MapDataset.range(steps * batch_size).map_with_index(_Numbered(rows))
+  return EvalBatches(_batched(stream, rows, batch_size, multiple, share), rows.corpus)
 
 
-def _check_batch(batch_size: int, seq_len: int, process_index: int, process_count: int) -> int:
-  if batch_size < 1 or batch_size % process_count:
+def _check_batch(batch_size: int, seq_len: int, share: Share, multiple: int) -> None:
+  filled = -(-batch_size // multiple) * multiple
+  if batch_size < 1 or filled % share.count:
     raise UsageError(
-      f"batch_size={batch_size} must be a positive multiple of the {process_count} processes"
+      f"batch_size={batch_size} must be a positive multiple of the {share.count} processes"
     )
-  if not 0 <= process_index < process_count:
-    raise UsageError(f"process_index={process_index} must lie in [0, {process_count})")
-  local = batch_size // process_count
+  local = filled // share.count
   memory.check(
     local * seq_len * _TOKEN_BYTES,
     memory.host(),
     f"a batch of {local:,} rows of {seq_len:,} tokens",
     "lower the batch size (or data.seq_len)",
   )
-  return local
 
 
 def _rows(

@@ -60,13 +60,31 @@ def begin(
     write_atomically(path, lambda file: file.write(text.encode()))
     return now
   before = read_settings(folder, what, verb)
-  # What a person has set first: it is also why a checksum differs.
+  check_same(before, now, f"{folder} holds {what}", "choose another --workdir")
+  return now
+
+
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], found: str, todo: str) -> None:
+  """Refuses to go on with what other settings have made.
+
+  Args:
+    before, now: settings as JSON has them.
+    found: what is there, as the beginning of a sentence.
+    todo: what a user can do.
+
+  Raises:
+    UsageError: they differ; the first that does is named.
+  """
+  name = difference(before, now)
+  if name is not None:
+    raise UsageError(f"{found} of {name}={before.get(name)!r}, now it is {now.get(name)!r}: {todo}")
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+  """The setting in which two runs differ, what a person has set first: it is why checksums differ."""
   for name in sorted(before.keys() | now.keys(), key=lambda name: (name in _CHECKSUMS, name)):
     if name not in before and name in _CHECKSUMS:
       continue  # of folders from before there was one
     if _placeless(name, before.get(name)) != _placeless(name, now.get(name)):
-      raise UsageError(
-        f"{folder} holds {what} of {name}={before.get(name)!r}, now it is "
-        f"{now.get(name)!r}: choose another --workdir"
-      )
-  return now
+      return name
+  return None

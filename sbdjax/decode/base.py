@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import pytree
+from sbdjax.decode.stop_sets import StopSets
 from sbdjax.decode.stops import STOPPED, Stops
 from sbdjax.errors import UsageError
 
@@ -65,12 +66,14 @@ class Limits(pytree.Struct):
     max_tokens_B: int32 [B] or a number, a smaller limit for each row; None: `max_tokens` for all.
     stops: strings that end a row; the token that completes one is part of its output. None: there
       are none.
+    eos_BxE: int32 [B, E], each row's own `eos_ids`, filled up with -1; None: `eos_ids` for all.
   """
 
   max_tokens: int = pytree.static()
   eos_ids: tuple[int, ...] = pytree.static(default=())
   max_tokens_B: Any = None
-  stops: Stops | None = None
+  stops: Stops | StopSets | None = None
+  eos_BxE: Any = None
 
   def __post_init__(self) -> None:
     if self.max_tokens < 1:
@@ -83,9 +86,24 @@ class Limits(pytree.Struct):
     limit = jnp.minimum(jnp.asarray(self.max_tokens_B, jnp.int32), self.max_tokens)
     return jnp.broadcast_to(limit, (batch,))
 
+  @property
+  def has_eos(self) -> bool:
+    """Whether any token may end a row."""
+    return bool(self.eos_ids) or self.eos_BxE is not None
+
   def is_eos(self, tokens: jax.Array) -> jax.Array:
-    """bool, the shape of `tokens`."""
-    return jnp.isin(tokens, jnp.asarray(self.eos_ids or (-1,), jnp.int32))
+    """bool, the shape of `tokens`, whose first axis is B."""
+    if self.eos_BxE is None:
+      return jnp.isin(tokens, jnp.asarray(self.eos_ids or (-1,), jnp.int32))
+    batch, number = self.eos_BxE.shape
+    own = jnp.asarray(self.eos_BxE, jnp.int32).reshape(batch, *(1,) * (tokens.ndim - 1), number)
+    return jnp.any(tokens[..., None] == own, axis=-1)
+
+  def eos_of_rows(self, batch: int) -> jax.Array:
+    """int32 [B]: the first EOS token of each row, what the rest of a canvas is filled with; else 0."""
+    if self.eos_BxE is None:
+      return jnp.full((batch,), (self.eos_ids or (0,))[0], jnp.int32)
+    return jnp.maximum(jnp.asarray(self.eos_BxE, jnp.int32)[:, 0], 0)
 
 
 @pytree.dataclass
@@ -138,7 +156,7 @@ def start(
   prompt_len_B: jax.Array,
   capacity: int,
   fill: int,
-  stops: Stops | None = None,
+  stops: Stops | StopSets | None = None,
 ) -> Generation:
   """A Generation that holds the prompts, `fill` after them, and nothing generated yet."""
   batch, width = prompt_BxP.shape

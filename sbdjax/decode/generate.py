@@ -24,7 +24,7 @@ from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
 
-__all__ = ["Decoder", "Programs", "Result", "check_context", "pad_prompts"]
+__all__ = ["Decoder", "Programs", "Result", "check_context", "check_prompt", "pad_prompts"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,54 +100,64 @@ def pad_prompts(
 def check_context(
   prompts: Sequence[Sequence[int]], max_tokens: int, max_seq_len: int, vocab_size: int
 ) -> None:
-  """Refuses prompts the model cannot take.
+  """`check_prompt` of each; messages call them "prompt 0", "prompt 1", ..."""
+  for i, prompt in enumerate(prompts):
+    check_prompt(prompt, max_tokens, max_seq_len, vocab_size, f"prompt {i}")
+
+
+def check_prompt(
+  prompt: Sequence[int], max_tokens: int, max_seq_len: int, vocab_size: int, name: str
+) -> None:
+  """Refuses a prompt the model cannot take.
+
+  Args:
+    name: what messages call it.
 
   Raises:
-    UsageError: a prompt plus `max_tokens` exceeds the context, or holds an id the model lacks.
+    UsageError: the prompt plus `max_tokens` exceeds the context, or holds an id the model lacks.
   """
-  for i, prompt in enumerate(prompts):
-    if len(prompt) + max_tokens > max_seq_len:
-      raise UsageError(
-        f"prompt {i} has {len(prompt)} tokens; with max_tokens={max_tokens} that exceeds the "
-        f"model's context of {max_seq_len}: shorten the prompt or lower max_tokens"
-      )
-    bad = [t for t in prompt if not 0 <= t < vocab_size]
-    if bad:
-      raise UsageError(f"prompt {i} holds token {bad[0]}; the model knows 0..{vocab_size - 1}")
+  if len(prompt) + max_tokens > max_seq_len:
+    raise UsageError(
+      f"{name} has {len(prompt)} tokens; with max_tokens={max_tokens} that exceeds the "
+      f"model's context of {max_seq_len}: shorten the prompt or lower max_tokens"
+    )
+  bad = [t for t in prompt if not 0 <= t < vocab_size]
+  if bad:
+    raise UsageError(f"{name} holds token {bad[0]}; the model knows 0..{vocab_size - 1}")
 
 
 def results_of(out: Generation, rows: int, seconds: float, batch_size: int) -> list[Result]:
   """The first `rows` rows of a finished Generation as Results, of batches of `batch_size`."""
   out = jax.device_get(out)
-  results = []
-  for i in range(rows):
-    start, stop = int(out.prompt_len_B[i]), int(out.length_B[i])
-    end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[i]))
-    nfe: int | float = int(out.nfe_B[i])
-    trunk_passes = causal_passes = None
-    if out.causal_passes_B is not None and out.blocks is not None:
-      trunk_passes, causal_passes = int(out.nfe_B[i]), int(out.causal_passes_B[i])
-      trunk, causal = out.blocks
-      nfe = (trunk * trunk_passes + causal * causal_passes) / (trunk + causal)
-    results.append(
-      Result(
-        prompt_tokens=out.tokens_BxC[i, :start].tolist(),
-        tokens=out.tokens_BxC[i, start:stop].tolist(),
-        valid=end - start,
-        nfe=nfe,
-        prefill_nfe=int(out.prefill_nfe_B[i]),
-        query_tokens=int(out.query_tokens_B[i]),
-        drafted=int(out.drafted_B[i]),
-        accepted=int(out.accepted_B[i]),
-        reveal_step=out.reveal_step_BxC[i, start:stop].tolist(),
-        finish=finish_of(out, i),
-        seconds=seconds,
-        batch_size=batch_size,
-        trunk_passes=trunk_passes,
-        causal_passes=causal_passes,
-      )
-    )
-  return results
+  return [result_of(out, i, seconds, batch_size) for i in range(rows)]
+
+
+def result_of(out: Generation, row: int, seconds: float, batch_size: int) -> Result:
+  """One row of a Generation on the host, of a batch of `batch_size`, as a Result."""
+  start, stop = int(out.prompt_len_B[row]), int(out.length_B[row])
+  end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[row]))
+  nfe: int | float = int(out.nfe_B[row])
+  trunk_passes = causal_passes = None
+  if out.causal_passes_B is not None and out.blocks is not None:
+    trunk_passes, causal_passes = int(out.nfe_B[row]), int(out.causal_passes_B[row])
+    trunk, causal = out.blocks
+    nfe = (trunk * trunk_passes + causal * causal_passes) / (trunk + causal)
+  return Result(
+    prompt_tokens=out.tokens_BxC[row, :start].tolist(),
+    tokens=out.tokens_BxC[row, start:stop].tolist(),
+    valid=end - start,
+    nfe=nfe,
+    prefill_nfe=int(out.prefill_nfe_B[row]),
+    query_tokens=int(out.query_tokens_B[row]),
+    drafted=int(out.drafted_B[row]),
+    accepted=int(out.accepted_B[row]),
+    reveal_step=out.reveal_step_BxC[row, start:stop].tolist(),
+    finish=finish_of(out, row),
+    seconds=seconds,
+    batch_size=batch_size,
+    trunk_passes=trunk_passes,
+    causal_passes=causal_passes,
+  )
 
 
 def finish_of(out: Generation, row: int) -> str:

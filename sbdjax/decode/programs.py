@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -41,6 +41,10 @@ class Programs:
     while len(self._programs) > self._keep:
       self._programs.popitem(last=False)
     return self._programs[signature]
+
+  def __iter__(self) -> Iterator[Any]:
+    """Those that are kept."""
+    return iter(self._programs.values())
 
   def __len__(self) -> int:
     return len(self._programs)

@@ -56,12 +56,21 @@ class Stops(pytree.Struct):
       token_BxT: int32.
       read_BxT: bool, tokens that belong to the text; others change nothing.
     """
-    next_BxTxS = self.next_VxS.at[token_BxT].get(mode="clip")
-    same_S = jnp.arange(self.next_VxS.shape[1], dtype=next_BxTxS.dtype)
-    next_BxTxS = jnp.where(read_BxT[..., None], next_BxTxS, same_S)
-    through_BxTxS = jax.lax.associative_scan(_composed, next_BxTxS, axis=1)
-    found = jnp.take_along_axis(through_BxTxS, state_B[:, None, None], axis=2)[..., 0]
-    return found.astype(jnp.int32)
+    return read_through(self.next_VxS.at[token_BxT].get(mode="clip"), state_B, read_BxT)
+
+
+def read_through(next_BxTxS: jax.Array, state_B: jax.Array, read_BxT: jax.Array) -> jax.Array:
+  """int32 [B, T]: the state after each token, of which `next_BxTxS` says what it does to each state.
+
+  Args:
+    state_B: int32, the state before the first.
+    read_BxT: bool, tokens that belong to the text; others change nothing.
+  """
+  same_S = jnp.arange(next_BxTxS.shape[2], dtype=next_BxTxS.dtype)
+  next_BxTxS = jnp.where(read_BxT[..., None], next_BxTxS, same_S)
+  through_BxTxS = jax.lax.associative_scan(_composed, next_BxTxS, axis=1)
+  found = jnp.take_along_axis(through_BxTxS, state_B[:, None, None], axis=2)[..., 0]
+  return found.astype(jnp.int32)
 
 
 def _composed(first: jax.Array, then: jax.Array) -> jax.Array:

@@ -101,9 +101,9 @@ class Streamer:
     kept = self._given.beginning(prompts, self._padded.shape[1], slots)
     return () if kept is None else (kept,)
 
-  def _row(self, index: int, key: jax.Array) -> tuple[Any, ...]:
+  def _row(self, index: int, key: jax.Array, number: int | None = None) -> tuple[Any, ...]:
     """What the prompt's program is given of prompt `index`."""
-    keys = jax.random.fold_in(key, index)[None]
+    keys = jax.random.fold_in(key, index if number is None else number)[None]
     return self._padded[index : index + 1], self._lengths[index : index + 1], keys
 
   def _compile_init(self, args: tuple) -> tuple[Callable[..., Any], Any]:
@@ -139,13 +139,14 @@ class Streamer:
     """
     return self._given if self._state is None else text_of(self._state)
 
-  def frames(self, index: int, key: jax.Array) -> Iterator[Frame]:
+  def frames(self, index: int, key: jax.Array, number: int | None = None) -> Iterator[Frame]:
     """Decodes prompt `index`: a frame after the prompt's forward, and one after each further one.
 
     Args:
       key: one typed key. The noise is that of `Decoder.generate`: one key per prompt.
+      number: what is folded into `key`; None: `index`.
     """
-    row = self._row(index, key)
+    row = self._row(index, key, number)
     start = time.perf_counter()
     state = jax.block_until_ready(self._init(*self._settings, *row, *self._kept))
     seconds = time.perf_counter() - start

@@ -12,7 +12,6 @@ from sbdjax import prompts as prompting
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.programs import Shared, shared
-from sbdjax.decode.stops import before_stop
 from sbdjax.evals.bootstrap import Interval, ratio_of_sums
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.lm import LM
@@ -145,7 +144,4 @@ def _kept(lm: LM | SigmaLM) -> Shared:
 
 def answer_text(model: Pretrained, result: Result, stop: Sequence[str]) -> str:
   """The text of an answer, without what ended it."""
-  tokens = result.text_tokens
-  kept = tokens[:-1] if tokens and tokens[-1] in model.generation.eos_ids else tokens
-  text = prompting.text_after(model.need_tokenizer(), result.prompt_tokens, kept)
-  return before_stop(text, stop)
+  return prompting.answer_text(model, result.prompt_tokens, result.text_tokens, stop)

@@ -103,7 +103,7 @@ def load_pretrained(
       CPU, where XLA would widen every weight in every forward. "stored": the checkpoint's anywhere,
       to train on or to save again. "mixed": weights of bfloat16, and activations rounded to it where
       they meet weights, all else float32 (`TransformerConfig.product_dtype`): faster for several
-      tokens a forward on a CPU that multiplies bfloat16 (AVX512-BF16); texts of forwards of
+      tokens per forward on a CPU that multiplies bfloat16 (AVX512-BF16); texts of forwards of
       different widths may differ by rounding. Quantized weights count as float32.
     mesh: devices to put the parameters on, by the sharding rules of `train.parallel`; None: the
       default device. Hugging Face directories and GGUF files are read tensor by tensor into that
@@ -259,7 +259,7 @@ def save_pretrained(
 
   `load_pretrained` gives half precision back as it was by `dtype="stored"`.
 
-  config.json names the first architecture of `hf.configs.FAMILIES` that is this very network
+  config.json names the first architecture of `hf.families.FAMILIES` that is this very network
   (weights of a Mistral come out as a Llama's), the mask token, and under "sbdjax" what Hugging
   Face has no key for. Rotary pairs of llama2.c are reordered to Hugging Face's. `transformers`
   opens what it has a class for: Llama, Qwen2, Qwen3, GPT-2 and ESM-2.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from sbdjax import remote
+from sbdjax import hosts, remote
 from sbdjax.data import tokenizers
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
@@ -35,7 +35,7 @@ from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from sbdjax.train import trainer
 from sbdjax.train.dropout import with_dropout
 from sbdjax.train.host_memory import keep_freed_memory
-from sbdjax.train.parallel import initialize_distributed
+from sbdjax.train.parallel import make_layout
 from sbdjax.train.profile import Steps
 from sbdjax.train.settings import Settings, parse_settings
 from sbdjax.train.state import TrainState
@@ -93,7 +93,7 @@ def train(config: Section, workdir: str | os.PathLike, profile: Steps | None = N
   """
   settings = parse_settings(config)
   if settings.parallel.distributed:
-    initialize_distributed()
+    hosts.join(hosts.given() or hosts.Job(), stoppable=True)
   if jax.default_backend() == "cpu":
     keep_freed_memory()
   settings = with_own_tokenizer(settings)
@@ -237,18 +237,23 @@ def build_data(settings: Settings, tokenizer: Tokenizer) -> Data:
   Raises:
     UsageError, DataError: see `data.pipeline.make_pipeline`.
   """
-  config = settings.train
+  config, layout = settings.train, make_layout(settings.parallel)
   shard: dict[str, Any] = dict(
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
+    share=layout.share,
     batch_size=config.batch_size,
     tokenizer=tokenizer,
   )
-  batches = make_pipeline(settings.data, "train", seed=config.seed, **shard)
+  # What devices and microbatches cannot share evenly is filled up with empty rows.
+  shards = layout.batch_shards
+  unit = config.accumulation * shards
+  batches = make_pipeline(settings.data, "train", seed=config.seed, multiple=unit, **shard)
   if not config.eval_every:
     return Data(batches, None)
   max_batches = config.eval_batches or None
-  return Data(batches, make_eval(settings.data, "validation", max_batches=max_batches, **shard))
+  return Data(
+    batches,
+    make_eval(settings.data, "validation", max_batches=max_batches, multiple=shards, **shard),
+  )
 
 
 def build_task(settings: Settings, model: Model, data: Data) -> Task:

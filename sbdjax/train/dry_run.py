@@ -18,7 +18,7 @@ from sbdjax.train import state as state_lib
 from sbdjax.train.attention_work import attention_flops
 from sbdjax.train.buffers import Buffer, at_peak
 from sbdjax.train.optim import OptimConfig, make_optimizer
-from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout
+from sbdjax.train.parallel import ParallelConfig, make_layout
 from sbdjax.train.step import TrainStepConfig, make_train_step
 from sbdjax.train.step_bound import StepBound, product_flops, step_bound
 from sbdjax.train.trainer import TrainConfig
@@ -116,7 +116,9 @@ def needs(
   if parallel.mode != "mesh":
     raise UsageError('--dry_run compiles for a mesh: set parallel.mode="mesh"')
   layout = make_layout(parallel, devices)
-  check_batch(config.batch_size, config.accumulation, layout.batch_shards)
+  unit = config.accumulation * layout.batch_shards
+  rows = -(-config.batch_size // unit) * unit  # filled up, as `train` does
+  batch = {k: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for k, x in batch.items()}
   optimizer = make_optimizer(optim, config.steps)
 
   def make() -> state_lib.TrainState:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from sbdjax.errors import UsageError
 from sbdjax.kernels import sharded
+from sbdjax.share import Share
 from sbdjax.train.state import map_with_names
 
 # The batch is cut over the first two; `fsdp` differs from `data` in also cutting the parameters.
@@ -52,12 +52,12 @@ class ParallelConfig:
   """How devices are used.
 
   Attributes:
-    mode: "mesh" (default: jit over a mesh; FSDP and tensor parallel) or "pmap" (one host, data
-      parallel).
+    mode: "mesh" (default: jit over a mesh; FSDP and tensor parallel) or "pmap" (data parallel).
     data: devices that share the batch and hold whole parameters; -1: all that are left.
     fsdp: devices that share the batch and also cut the parameters between them.
     tensor: devices that cut heads and feed-forward width between them.
-    distributed: several processes train together; see `initialize_distributed`.
+    distributed: several processes train together, which the environment names or JAX finds; see
+      `sbdjax.hosts`. The flags of `train` and `launch` do without it.
   """
 
   mode: str = "mesh"
@@ -85,6 +85,7 @@ class Layout(NamedTuple):
 
   Attributes:
     batch_shards: how many ways the batch is cut; divides every microbatch.
+    share: the part of the batch that this process reads.
     shardings: abstract pytree -> pytree of shardings its arrays are kept in.
     place: host batch (this process's rows) -> device batch.
     compile_train: (train_step, abstract state) -> (state, batch) -> (state, metrics); the state
@@ -93,33 +94,11 @@ class Layout(NamedTuple):
   """
 
   batch_shards: int
+  share: Share
   shardings: Callable[[Any], Any]
   place: Callable[[dict[str, np.ndarray]], dict[str, Any]]
   compile_train: Callable[[Callable, Any], Any]
   compile_eval: Callable[[Callable, Any], Callable]
-
-
-def initialize_distributed() -> None:
-  """Joins this process to the others; before anything else asks JAX for devices.
-
-  JAX finds the others itself under Slurm, Open MPI, Kubernetes and on Cloud TPU. Elsewhere the
-  environment says: JAX_COORDINATOR_ADDRESS (host:port of process 0), JAX_NUM_PROCESSES,
-  JAX_PROCESS_ID.
-
-  Raises:
-    UsageError: neither tells who the others are.
-  """
-  names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
-  try:
-    given: dict[str, Any] = {
-      key: int(os.environ[name]) for key, name in names.items() if name in os.environ
-    }
-    jax.distributed.initialize(**given)
-  except ValueError as e:
-    raise UsageError(
-      f"parallel.distributed=True, but the processes cannot find each other ({e}): set "
-      f"JAX_COORDINATOR_ADDRESS, {' and '.join(names.values())}"
-    ) from e
 
 
 def check_batch(batch_size: int, accumulation: int, shards: int) -> None:
@@ -132,6 +111,26 @@ def check_batch(batch_size: int, accumulation: int, shards: int) -> None:
       f"a batch of {batch_size} cannot be shared by {shards} device(s) in {accumulation} "
       f"microbatch(es): set the batch size to a multiple of {unit}, such as {choices}"
     )
+
+
+def batch_share(batch_shards_of: Mapping[int, frozenset[Any]], process: int) -> Share:
+  """The part of the batch that a process reads.
+
+  Where the axis `tensor` reaches over processes, those of one group need the same rows.
+
+  Args:
+    batch_shards_of: process -> the shards of the batch that its devices hold.
+
+  Raises:
+    UsageError: processes hold some shards together and others not.
+  """
+  groups = sorted(set(batch_shards_of.values()), key=sorted)
+  if sum(map(len, groups)) != len(frozenset().union(*groups)) or len({*map(len, groups)}) > 1:
+    raise UsageError(
+      "parallel.tensor cuts unevenly across processes: let it divide the devices of a process, or "
+      "be a multiple of them"
+    )
+  return Share(groups.index(batch_shards_of[process]), len(groups))
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -192,9 +191,10 @@ def jit_step(step: Callable, mesh: Mesh, state_shardings: Any) -> Callable:
 
 
 def pmap_step(step: Callable, devices: Sequence[Any] | None = None) -> Callable:
-  """(state, batch [devices, B / devices, ...]) -> (state, metrics), one process, data parallel.
+  """(state, batch [devices, B / devices, ...]) -> (state, metrics), data parallel.
 
-  The state is not stacked: it goes in and comes out with its own shapes, like a single device's,
+  Of several processes each gives the rows of its own devices, and gets a copy that is its own, not
+  all processes': see `_rewrapped`. The state is not stacked: it goes in and comes out with its own shapes, like a single device's,
   so checkpoints do not depend on the mode. The reduction over "batch" inside `step` is what
   makes `out_axes=None` true.
   """
@@ -219,8 +219,14 @@ def _mesh_layout(config: ParallelConfig, devices: Sequence[Any] | None) -> Layou
     run = sharded.within(mesh, step)
     return jax.jit(run, in_shardings=in_shardings, out_shardings=replicated)
 
+  held: dict[int, set[tuple[int, ...]]] = {}
+  for (*of_batch, _), device in np.ndenumerate(mesh.devices):
+    held.setdefault(device.process_index, set()).add(tuple(of_batch))
+  shards_of = {process: frozenset(shards) for process, shards in held.items()}
+
   return Layout(
     batch_shards=mesh.shape["data"] * mesh.shape["fsdp"],
+    share=batch_share(shards_of, jax.process_index()),
     shardings=lambda abstract: shardings(abstract, mesh),
     place=functools.partial(jax.make_array_from_process_local_data, batch_sharding),
     compile_train=lambda step, abstract: jit_step(step, mesh, shardings(abstract, mesh)),
@@ -228,36 +234,66 @@ def _mesh_layout(config: ParallelConfig, devices: Sequence[Any] | None) -> Layou
   )
 
 
+def _rewrapped(tree: Any, sharding: NamedSharding) -> Any:
+  """Replicated arrays as others over the same buffers: a process's own copy, or that of all."""
+
+  def rewrap(x: jax.Array) -> jax.Array:
+    mine = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, sharding, mine)
+
+  return jax.tree.map(rewrap, tree)
+
+
 def _pmap_layout(config: ParallelConfig, devices: Sequence[Any] | None) -> Layout:
-  if jax.process_count() > 1:
-    raise UsageError('parallel.mode="pmap" is for one process: set parallel.mode="mesh"')
-  devices = jax.local_devices() if devices is None else list(devices)
+  devices = jax.devices() if devices is None else list(devices)
   if config.data not in (-1, len(devices)):
     raise UsageError(
       f"parallel.data={config.data} but {len(devices)} device(s) are present: set parallel.data=-1"
     )
-  # The very mesh pmap puts its outputs on, so that the first update is not compiled twice.
-  mesh = jax.make_mesh((len(devices),), ("batch",), (AxisType.Auto,), devices=devices)
-  replicated = NamedSharding(mesh, P())
+
+  def over(devices: Sequence[Any]) -> NamedSharding:
+    # The very mesh pmap puts its outputs on, so that the first update is not compiled twice.
+    mesh = jax.make_mesh((len(devices),), ("batch",), (AxisType.Auto,), devices=devices)
+    return NamedSharding(mesh, P())
+
+  replicated = over(devices)
+  here = replicated.mesh.local_devices
+  own = replicated if len(here) == len(devices) else over(here)
+
+  def compile_train(step, abstract):
+    del abstract
+    run = pmap_step(step, devices)
+    if own is replicated:
+      return run
+
+    def together(state, batch):
+      state, metrics = run(_rewrapped(state, own), batch)
+      return _rewrapped(state, replicated), metrics
+
+    return together
 
   def compile_eval(step, abstract_params):
     del abstract_params
-    return jax.pmap(
+    run = jax.pmap(
       functools.partial(step, axis_name="batch"),
       axis_name="batch",
       in_axes=(None, 0, None),
       out_axes=None,
       devices=devices,
     )
+    if own is replicated:
+      return run
+    return lambda params, batch, key: run(_rewrapped(params, own), batch, key)
 
   def place(batch):
-    return jax.tree.map(lambda x: x.reshape(len(devices), -1, *x.shape[1:]), batch)
+    return jax.tree.map(lambda x: x.reshape(len(here), -1, *x.shape[1:]), batch)
 
   return Layout(
     batch_shards=len(devices),
+    share=Share(here[0].process_index, len(devices) // len(here)),
     shardings=lambda abstract: jax.tree.map(lambda _: replicated, abstract),
     place=place,
-    compile_train=lambda step, abstract: pmap_step(step, devices),
+    compile_train=compile_train,
     compile_eval=compile_eval,
   )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from typing import Any
@@ -15,7 +16,7 @@ class StopSignals:
 
   A signal may arrive in the middle of an update, so it is only noted here; the loop saves and ends
   at its next step. With several processes all must leave at the same step: there JAX catches
-  SIGTERM itself (`jax.distributed`) and agrees on one.
+  SIGTERM itself (`jax.distributed`) and agrees on one; SIGINT is made a SIGTERM.
 
   Attributes:
     received: the signal's number, or None.
@@ -27,10 +28,11 @@ class StopSignals:
 
   def __enter__(self) -> StopSignals:
     # Python delivers signals to the main thread only, and only it may set handlers.
-    alone = jax.process_count() == 1
-    if alone and threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGTERM, signal.SIGINT):
-        self._previous[number] = signal.signal(number, self._note)
+    if threading.current_thread() is threading.main_thread():
+      alone = jax.process_count() == 1
+      handlers = {signal.SIGTERM: self._note, signal.SIGINT: self._note}
+      for number, handler in (handlers if alone else {signal.SIGINT: self._pass_on}).items():
+        self._previous[number] = signal.signal(number, handler)
     return self
 
   def __exit__(self, *exception: object) -> None:
@@ -41,6 +43,11 @@ class StopSignals:
     del frame
     self.received = number
     signal.signal(number, self._previous[number])
+
+  def _pass_on(self, number: int, frame: Any) -> None:
+    del frame
+    signal.signal(number, self._previous[number])
+    os.kill(os.getpid(), signal.SIGTERM)
 
   def at(self, step: int) -> bool:
     """Whether the run is to end after `step`."""

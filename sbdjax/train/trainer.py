@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from sbdjax import memory, remote, workdir_lock
 from sbdjax.errors import DivergedError, UsageError
@@ -37,7 +39,8 @@ class TrainConfig:
 
   Attributes:
     steps: updates.
-    batch_size: examples an update, over all devices and microbatches.
+    batch_size: examples an update, over all devices and microbatches, which may not divide it: what
+      is missing is empty.
     accumulation: microbatches an update is split into.
     ema_decay: of the parameters' moving average; 0 switches it off.
     seed: of initialisation, noise and data order.
@@ -69,6 +72,11 @@ class TrainConfig:
     for name in ("seed", "eval_every", "eval_batches", "checkpoint_every"):
       if getattr(self, name) < 0:
         raise UsageError(f"train.{name} must not be negative, got {getattr(self, name)}")
+    if self.accumulation > self.batch_size:
+      raise UsageError(
+        f"train.accumulation={self.accumulation} makes more microbatches than train.batch_size="
+        f"{self.batch_size} has examples: lower it"
+      )
     if self.keep_best and not self.eval_every:
       raise UsageError("train.keep_best needs evaluations: set train.eval_every")
     TrainStepConfig(self.accumulation, self.ema_decay)
@@ -105,8 +113,13 @@ class Task(NamedTuple):
 
 
 class _Run(NamedTuple):
-  """The compiled parts of a run."""
+  """The compiled parts of a run.
 
+  Attributes:
+    rows: of a batch, with those that only fill it up.
+  """
+
+  rows: int
   layout: Layout
   make: Callable[[], TrainState]
   abstract: TrainState
@@ -178,6 +191,11 @@ def train(
       )
       for change in changes:
         progress.note(f"changed since the last start: {change}")
+    if run.rows > config.batch_size:
+      progress.note(
+        f"{run.rows - config.batch_size} empty rows fill up each batch of {config.batch_size} for "
+        f"{run.layout.batch_shards} devices and {config.accumulation} microbatches"
+      )
     writer = metrics_lib.MetricsWriter(workdir, start) if primary else None
     if writer:
       stack.callback(writer.close)
@@ -203,7 +221,11 @@ def train(
 def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: ParallelConfig) -> _Run:
   """Checks that everything fits together, without touching the disk or the batches' position."""
   layout = make_layout(parallel)
-  check_batch(config.batch_size, config.accumulation, layout.batch_shards)
+  position = task.batches.get_state()
+  batch = next(task.batches)
+  task.batches.set_state(position)
+  rows = next(iter(batch.values())).shape[0] * layout.share.count
+  check_batch(rows, config.accumulation, layout.batch_shards)
   optimizer = make_optimizer(optim, config.steps)
   # Independent streams: a changed evaluation must not change training.
   init_key, run_key, eval_key = jax.random.split(jax.random.key(config.seed), 3)
@@ -219,6 +241,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   train_step = make_train_step(task.lm, task.loss_fn, optimizer, step_config)
   eval_step = make_eval_step(task.lm, task.eval_loss_fn or task.loss_fn)
   run = _Run(
+    rows=rows,
     layout=layout,
     make=lambda: jax.jit(make, out_shardings=placed)(task.params),
     abstract=abstract,
@@ -227,10 +250,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
     eval_key=eval_key,
   )
   # Tracing the first batch finds what only the loss knows (no mask token, say) before any file
-  # exists; the batch is then given back.
-  position = task.batches.get_state()
-  batch = next(task.batches)
-  task.batches.set_state(position)
+  # exists.
   jax.eval_shape(train_step, abstract, batch)
   return run
 
@@ -249,7 +269,7 @@ def _start(
   run: _Run, batches: Batches, config: TrainConfig, checkpointer: Checkpointer
 ) -> TrainState:
   """The newest checkpoint with its data position, or a new state."""
-  latest = checkpointer.latest()
+  latest = _of_first(checkpointer.latest())
   if latest is None:
     return run.make()
   if latest > config.steps:
@@ -260,6 +280,14 @@ def _start(
   state, position = checkpointer.restore(run.abstract)
   batches.set_state(position)
   return state
+
+
+def _of_first(step: int | None) -> int | None:
+  """What process 0 found: a file system may show it to the others later."""
+  if jax.process_count() == 1:
+    return step
+  found = multihost_utils.broadcast_one_to_all(np.int32(-1 if step is None else step))
+  return None if found < 0 else int(found)
 
 
 def _loop(

@@ -86,7 +86,7 @@ def test_draws_differ_between_prompts_and_shards(prompts, tmp_path):
   ("more", "message"),
   [
     (["--decoder.max_tokens=9"], "of decoder="),
-    (["--part=2/2"], "--part=2/2"),
+    (["--part=2/2"], "--shard=2/2"),
     (["--chat"], "no chat template"),
     (["--longest=1"], "no prompt of"),
     (["--batch_size=0"], "--batch_size=0"),

@@ -113,7 +113,7 @@ def test_a_workdir_that_records_attention_with_the_model_opens(finished, tmp_pat
     (["--config.loss.name=sdb"], 2, "config.loss.name='sdb' (did you mean 'sbd'?)"),
     (["--config.loss.block_size_min=0"], 2, "block_size_min"),
     (["--config.train.batch_size=0"], 2, "train.batch_size"),
-    (["--config.train.accumulation=3"], 2, "multiple of 3"),
+    (["--config.train.accumulation=5"], 2, "accumulation=5"),
     (["--config.parallel.fsdp=64"], 2, "parallel.data=-1"),
     (["--config.optim.warmup_steps=6"], 2, "warmup_steps=6"),
     (["--config.model.mask_id=none"], 2, "mask token"),

@@ -210,12 +210,12 @@ def test_a_round_that_cannot_work_is_found_before_anything_is_run(config, tmp_pa
 
 def test_parts_make_the_same_dataset_together(config, collected, tmp_path, capsys):
   flags = [f"--config={config}", f"--workdir={tmp_path}"]
-  assert entry.main(["trajectories", *flags, "--part=1/2"]) == 0
+  assert entry.main(["trajectories", *flags, "--shard=1/2"]) == 0
   assert "(2 shards are still missing)" in capsys.readouterr().out and len(shards(tmp_path)) == 1
-  assert entry.main(["trajectories", *flags, "--part=0/2"]) == 0
+  assert entry.main(["trajectories", *flags, "--shard=0/2"]) == 0
   assert shards(tmp_path) == shards(collected) and len(Store(tmp_path)) == 9
-  assert entry.main(["trajectories", *flags, "--part=2/2"]) == 2
-  assert "--part=2/2: write I/N" in capsys.readouterr().err
+  assert entry.main(["trajectories", *flags, "--shard=2/2"]) == 2
+  assert "--shard=2/2: write I/N" in capsys.readouterr().err
 
 
 class _Chatting:

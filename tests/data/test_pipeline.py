@@ -11,6 +11,7 @@ from sbdjax.data.config import DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.pipeline import make_eval, make_pipeline
 from sbdjax.errors import CheckpointError, DataError, UsageError
+from sbdjax.share import Share
 
 FIELDS = dict(
   tokens=np.int32, weights=np.float32, positions=np.int32, segment_ids=np.int32, example_id=np.int32
@@ -62,10 +63,27 @@ def test_the_global_batch_does_not_depend_on_the_number_of_processes(packing):
   alone = take(pipeline(packing), 17)
   assert alone[-1]["example_id"][-1] >= pipeline(packing).rows_per_epoch
   for count in (2, 4, 8):
-    streams = [
-      take(pipeline(packing, process_index=i, process_count=count), 17) for i in range(count)
-    ]
+    streams = [take(pipeline(packing, share=Share(i, count)), 17) for i in range(count)]
     assert_same([concatenate(parts) for parts in zip(*streams, strict=True)], alone)
+
+
+@pytest.mark.parametrize("size, multiple, count", [(6, 8, 4), (6, 4, 1), (3, 8, 8), (10, 4, 2)])
+def test_batches_that_are_filled_up_hold_the_same_rows(size, multiple, count):
+  """Of training and of evaluation; what is put in weighs nothing, and is no row of the stream."""
+  corpus = small_corpus()
+  made = {
+    "train": lambda **how: take(pipeline(batch_size=size, **how), 17),
+    "eval": lambda **how: list(make_eval(config_of(), batch_size=size, corpus=corpus, **how)),
+  }
+  for make in made.values():
+    parts = [make(share=Share(i, count), multiple=multiple) for i in range(count)]
+    whole = make()
+    assert len(whole) > 3
+    filled = [concatenate(each) for each in zip(*parts, strict=True)]
+    for batch in filled:
+      assert len(batch["tokens"]) == -(-size // multiple) * multiple
+      assert not batch["weights"][size:].any() and not batch["segment_ids"][size:].any()
+    assert_same([{n: x[:size] for n, x in batch.items()} for batch in filled], whole)
 
 
 @pytest.mark.parametrize("packing", ["concat", "first_fit", "pad"])
@@ -128,7 +146,7 @@ def test_state_resumes_exactly(packing):
 
 def test_state_of_one_process_count_serves_another():
   whole = take(pipeline(), 9)
-  first = pipeline(process_index=1, process_count=2)
+  first = pipeline(share=Share(1, 2))
   take(first, 5)
   second = pipeline()
   second.set_state(first.get_state())
@@ -196,9 +214,7 @@ def test_closed_batches_say_so():
 def test_evaluation_sees_every_token_once_in_order(packing, batch_size, count):
   corpus = small_corpus()
   passes = [
-    make_eval(
-      config_of(packing), batch_size=batch_size, corpus=corpus, process_index=i, process_count=count
-    )
+    make_eval(config_of(packing), batch_size=batch_size, corpus=corpus, share=Share(i, count))
     for i in range(count)
   ]
   assert len({len(p) for p in passes}) == 1 and len(passes[0]) == len(list(passes[0]))
@@ -239,9 +255,8 @@ def test_embedded_sources_from_settings_alone():
 @pytest.mark.parametrize(
   "kind, change, message",
   [
-    (UsageError, dict(batch_size=6, process_count=4), "multiple of the 4 processes"),
+    (UsageError, dict(batch_size=6, share=Share(0, 4)), "multiple of the 4 processes"),
     (UsageError, dict(batch_size=0), "positive multiple"),
-    (UsageError, dict(process_index=1), "process_index=1"),
     (UsageError, dict(seed=-1), "seed"),
     (DataError, dict(corpus=Corpus(np.arange(7), np.array([7]))), "fewer than one row"),
   ],

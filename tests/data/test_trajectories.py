@@ -16,6 +16,7 @@ from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.data.trajectories import Example, Store, TrajectoryRows, Writer
 from sbdjax.errors import DataError, UsageError
+from sbdjax.share import Share
 
 K, BLOCKS, PROMPT = 4, 3, 5
 SETTINGS = dict(
@@ -155,7 +156,7 @@ def test_one_block_starts_where_it_stands_in_the_text(folder):
 def test_batches_do_not_depend_on_processes_and_the_position_is_a_number(folder):
   config = config_of(folder, schedule="random")
   make = lambda **kwargs: make_pipeline(config, seed=5, batch_size=4, **kwargs)
-  whole, parts = make(), [make(process_index=i, process_count=2) for i in range(2)]
+  whole, parts = make(), [make(share=Share(i, 2)) for i in range(2)]
   for _ in range(6):
     batch, halves = next(whole), [next(p) for p in parts]
     for name, value in batch.items():

@@ -110,6 +110,8 @@ def _phase(workdir: pathlib.Path) -> str:
     return "saving"
   if any(root.glob("[0-9]*")):
     return "training"
+  if (workdir / "out.jsonl").exists():
+    return "decoding"
   return "first steps" if (workdir / "config.json").exists() else "starting or compiling"
 
 
@@ -383,6 +385,8 @@ def main() -> int:
       "kill": lambda: signals(c, "train", (kill,), {-kill}, n),
       "kill sweep": lambda: signals(c, "sweep", (kill,), {-kill}, few),
       "kill trajectories": lambda: signals(c, "trajectories", (kill,), {-kill}, few),
+      "kill generate": lambda: signals(c, "generate", (kill,), {-kill}, some),
+      "int generate": lambda: signals(c, "generate", (stop,), {130, -stop}, few),
       "term": lambda: signals(c, "train", (term,), stopped, some),
       "int": lambda: signals(c, "train", (stop,), {130, -stop}, some),
       "double": lambda: signals(c, "train", (term, term), stopped, few),

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,16 +79,19 @@ class Ended(NamedTuple):
 
 
 class Job(NamedTuple):
-  """A verb with a config, to be run in any workdir."""
+  """A verb, to be run in any workdir.
+
+  Attributes:
+    flags: with WORKDIR for the folder.
+  """
 
   verb: str
-  config: pathlib.Path
-  flags: tuple[str, ...] = ()
+  flags: tuple[str, ...]
 
   def command(self, workdir: pathlib.Path) -> list[str]:
     """Its command line."""
-    verb = [sys.executable, "-m", "sbdjax", self.verb]
-    return [*verb, f"--config={self.config}", f"--workdir={workdir}", *self.flags]
+    flags = [flag.replace("WORKDIR", str(workdir)) for flag in self.flags]
+    return [sys.executable, "-m", "sbdjax", self.verb, *flags]
 
   def start(
     self, workdir: pathlib.Path, before: Sequence[str] = (), **options: Any
@@ -141,12 +144,25 @@ def jobs(folder: pathlib.Path, steps: int) -> dict[str, Job]:
   }
   for name, source in written.items():
     (folder / f"{name}.py").write_text(source)
-  return {name: Job(name, folder / f"{name}.py") for name in written}
+  configured = lambda name: (f"--config={folder / name}.py", "--workdir=WORKDIR")
+  found = {name: Job(name, configured(name)) for name in written}
+  prompts = folder / "prompts.jsonl"
+  lines = [{"prompt": " ".join(_WORDS[: 1 + i % 7]), "max_tokens": 5 + i % 40} for i in range(300)]
+  prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  flags = ("--checkpoint=stories260K", f"--prompts={prompts}", "--out=WORKDIR/out.jsonl")
+  more = ("--batch_size=4", "--decoder.temperature=1", "--reveal_order")
+  return found | {"generate": Job("generate", flags + more)}
 
 
 def digest(job: Job, workdir: pathlib.Path) -> str:
   """A hash of all that a finished run must have, whatever happened on the way."""
-  return {"train": _of_training, "sweep": _of_points, "trajectories": _of_shards}[job.verb](workdir)
+  found: dict[str, Callable[[pathlib.Path], str]] = {
+    "train": _of_training,
+    "sweep": _of_points,
+    "trajectories": _of_shards,
+    "generate": _of_lines,
+  }
+  return found[job.verb](workdir)
 
 
 def _of_training(workdir: pathlib.Path) -> str:
@@ -167,6 +183,11 @@ def _of_points(workdir: pathlib.Path) -> str:
 def _of_shards(workdir: pathlib.Path) -> str:
   files = sorted(p for p in workdir.iterdir() if p.is_file() and p.name != ".lock")
   return _hash([(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files])
+
+
+def _of_lines(workdir: pathlib.Path) -> str:
+  """The results byte for byte: there is no clock in them."""
+  return _hash(hashlib.sha256((workdir / "out.jsonl").read_bytes()).hexdigest())
 
 
 def _timeless(record: Any) -> Any:

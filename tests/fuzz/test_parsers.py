@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from tokenizers import models
 
 from sbdjax import failures
+from sbdjax.batch.read import read as read_requests
 from sbdjax.data import (
   assets,
   chat,
@@ -389,6 +390,29 @@ def test_jsonl(folder):
     for read in (files.read_jsonl, files.read_prompts, fasta.read_fasta):
       ends_well(read, path)
     ends_well(files.read_documents, path, "|")
+
+  check()
+
+
+REQUESTS = [
+  {"prompt": "a", "id": "x", "max_tokens": 3, "stop": ["b"], "meta": {"a": [1]}},
+  {"prompt_tokens": [1, 2], "seed": 1, "eos_ids": [2]},
+  {"messages": [{"role": "user", "content": "Hi"}], "id": 7},
+]
+
+
+def test_requests(folder):
+  path = folder / "requests.jsonl"
+
+  def lines(records):
+    return "\n".join(map(text_of, records)) + "\n"
+
+  assert len(list(read_requests(put(path, lines(REQUESTS))))) == 3
+
+  @fuzz
+  @given(st.one_of(changed(REQUESTS).map(lines), changed_bytes(lines(REQUESTS).encode())))
+  def check(data):
+    ends_well(lambda: list(read_requests(put(path, data))))
 
   check()
 

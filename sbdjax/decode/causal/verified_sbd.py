@@ -152,10 +152,10 @@ class VerifiedSBD(Method):
       draft = partial(advance_over, params, state, 1, found, points)
       verify = partial(advance_over, params, state, k, found, None)
       some = jnp.any(has_drafts_B & open_B)
-      if not self.lookup.width or open_B.shape[0] == 1:
-        # Rows verify and draft at the same time: all of them start with a draft.
+      if open_B.shape[0] == 1:
         return jax.lax.cond(some, verify, draft)
-      # After a branch that wins a row drafts, as it would alone, while others may verify.
+      # A row that has just begun, or where a branch has won, drafts, as it would alone, while others
+      # may verify.
       lacking = points._replace(valid=points.valid & ~has_drafts_B[:, None])
       both = partial(advance_over, params, state, k, found, lacking)
       others = jnp.any(~has_drafts_B & open_B)

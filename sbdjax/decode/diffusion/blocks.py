@@ -76,7 +76,7 @@ class Blocks(Part):
     Raises:
       UsageError: an early exit without EOS tokens.
     """
-    if self.early_exit and not limits.eos_ids:
+    if self.early_exit and not limits.has_eos:
       raise UsageError("early_exit needs an EOS token; this checkpoint names none")
     block_causal = self.attention == "block_causal"
     exit_at = self.exit_at if self.early_exit else None
@@ -257,8 +257,8 @@ def close_blocks(
   start_B = jnp.minimum(state.start_B + k * num_closed_B, state.end_B)
   index_C = jnp.arange(out.tokens_BxC.shape[1])
   after_BxC = (index_C >= start_B[:, None]) & (index_C < state.end_B[:, None])
-  eos_id = (grid.limits.eos_ids or (0,))[0]
-  tokens_BxC = jnp.where(exit_B[:, None] & after_BxC, eos_id, out.tokens_BxC)
+  eos_Bx1 = grid.limits.eos_of_rows(exit_B.shape[0])[:, None]
+  tokens_BxC = jnp.where(exit_B[:, None] & after_BxC, eos_Bx1, out.tokens_BxC)
   start_B = jnp.where(exit_B, state.end_B, start_B)
   out = out.replace(tokens_BxC=tokens_BxC, done_B=start_B >= state.end_B)
   return state.replace(

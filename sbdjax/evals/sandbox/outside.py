@@ -7,7 +7,8 @@ sets all that up and tries that it holds before the program is read. When the ti
 program has ended everything in its namespaces is killed.
 
 This keeps mistakes and careless code away from the machine. It is not meant to withstand an attack
-on the kernel.
+on the kernel. Nor does it keep a program from lying: it runs in the process that reports on it, so
+hostile code could report "passed".
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.errors import CheckpointError
 from sbdjax.interop.hf import configs, generation_config, load, names, tensor_files
-from sbdjax.interop.hf.configs import Family
+from sbdjax.interop.hf.families import Family
 from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import LM, make_lm

@@ -19,7 +19,7 @@ import numpy as np
 from sbdjax.data import tokenizers
 from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.errors import CheckpointError, UsageError
-from sbdjax.interop.hf import configs, generation_config, names, tensor_files
+from sbdjax.interop.hf import configs, families, generation_config, names, tensor_files
 from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, ToWrite, read_json
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.nn import rope
@@ -51,7 +51,7 @@ def write(
   """
   folder = pathlib.Path(folder).expanduser()
   settings = configs.to_settings(config, generation)
-  layout = configs.FAMILIES[settings["architectures"][0]].layout
+  layout = families.FAMILIES[settings["architectures"][0]].layout
   settings["bos_token_id"] = getattr(tokenizer, "bos_id", None)
   tensors = _tensors(config, params, layout)
   with _new_folder(folder) as temporary:

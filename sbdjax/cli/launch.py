@@ -1,0 +1,168 @@
+"""Run a verb in several processes on this machine: launch --processes=N -- VERB [flags]
+
+Each process is told its number and where process 0 is (JAX_PROCESS_ID, JAX_NUM_PROCESSES,
+JAX_COORDINATOR_ADDRESS): `train` and the losses of `evaluate` then compute together, verbs with
+--shard split their work. Every line of output begins with the number of its process. Ctrl-C and
+SIGTERM are passed on, and training saves; a second Ctrl-C ends everything at once. When a process
+ends with an error, the others have --grace seconds to end as well. The exit code is that of the
+process that ended so first. On several machines a scheduler starts the processes: see
+docs/many_processes.md.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import IO, Any
+
+from sbdjax import hosts, share
+from sbdjax.cli.common import Parser
+from sbdjax.errors import UsageError
+
+_POLL = 0.05
+
+
+def free_port() -> int:
+  """A port of this machine that nobody uses now."""
+  with socket.socket() as s:
+    s.bind(("localhost", 0))
+    return int(s.getsockname()[1])
+
+
+def environment(
+  base: Mapping[str, str], index: int, count: int, port: int, devices: int | None
+) -> dict[str, str]:
+  """Of process `index`.
+
+  Args:
+    devices: of each process: so many pretended CPU devices, and so many GPUs of its own.
+  """
+  own = {
+    hosts.ADDRESS: f"localhost:{port}",
+    share.COUNT: str(count),
+    share.INDEX: str(index),
+    "PYTHONUNBUFFERED": "1",
+  }
+  if devices is not None:
+    flag = f"--xla_force_host_platform_device_count={devices}"
+    own["XLA_FLAGS"] = f"{base.get('XLA_FLAGS', '')} {flag}".strip()
+    first = index * devices
+    own["JAX_CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(first, first + devices)))
+  return {**base, **own}
+
+
+class Processes:
+  """Those that run together; lines of their output go to this process's.
+
+  Args:
+    commands: with the environment of each.
+  """
+
+  def __init__(self, commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]):
+    self._lock = threading.Lock()
+    self._asked = 0
+    self._all: list[subprocess.Popen[bytes]] = []
+    self._readers: list[threading.Thread] = []
+    for index, (command, env) in enumerate(commands):
+      # A session of its own: Ctrl-C reaches this process alone, which passes it on.
+      process = subprocess.Popen(
+        command,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+      )
+      self._all.append(process)
+      for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+        reader = threading.Thread(target=self._copy, args=(index, source, target), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+  def _copy(self, index: int, source: IO[bytes], target: Any) -> None:
+    for line in source:
+      text = line.decode("utf-8", "replace").rstrip("\n")
+      with self._lock:
+        print(f"[{index}] {text}", file=target, flush=True)
+
+  def send(self, number: int) -> None:
+    """Sends a signal to all that still run."""
+    for process in self._all:
+      if process.poll() is None:
+        process.send_signal(number)
+
+  def stop(self, number: int, frame: FrameType | None) -> None:
+    """Handler of SIGINT and SIGTERM: asks all to stop; the second time, ends them."""
+    del number, frame
+    self._asked += 1
+    self.send(signal.SIGTERM if self._asked == 1 else signal.SIGKILL)
+
+  def wait(self, grace: float) -> int:
+    """Waits for all; once one has ended with an error, no longer than `grace` seconds.
+
+    Returns:
+      0, or the code of the first that ended with an error: 128 + n after signal n.
+    """
+    failed: tuple[int, int] | None = None
+    deadline = float("inf")
+    while None in (codes := [p.poll() for p in self._all]):
+      if failed is None and any(codes):
+        failed = next((i, code) for i, code in enumerate(codes) if code)
+        deadline = time.monotonic() + grace
+        if not self._asked:
+          print(f"launch: {describe(*failed)}; the others end", file=sys.stderr, flush=True)
+      if time.monotonic() > deadline:
+        self.send(signal.SIGKILL)
+      time.sleep(_POLL)
+    for reader in self._readers:
+      reader.join(timeout=5)
+    codes = [p.returncode for p in self._all]
+    first = failed[1] if failed else next((code for code in codes if code), 0)
+    return 128 - first if first < 0 else first
+
+
+def describe(index: int, code: int) -> str:
+  """How a process has ended."""
+  by = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+  return f"process {index} ended {by}"
+
+
+def main(argv: list[str]) -> int:
+  """Runs the verb; returns the exit code."""
+  at = argv.index("--") if "--" in argv else len(argv)
+  own, verb = argv[:at], argv[at + 1 :]
+  parser = Parser(prog="launch", description=__doc__)
+  add = parser.add_argument
+  add("--processes", type=int, required=True, metavar="N", help="how many")
+  add(
+    "--devices",
+    type=int,
+    metavar="K",
+    help="of each process: K pretended devices on CPU, K GPUs of its own; default: all, in each",
+  )
+  add("--grace", type=float, default=10.0, metavar="SECONDS", help="after the first error")
+  add("--port", type=int, help="of process 0; default: a free one")
+  args = parser.parse_args(own)
+  if args.processes < 1 or (args.devices is not None and args.devices < 1) or args.grace < 0:
+    raise UsageError("launch: --processes and --devices are 1 or more, --grace is 0 or more")
+  if not verb:
+    raise UsageError("launch: name a verb: launch --processes=2 -- train --config=...")
+  port = args.port or free_port()
+  command = [sys.executable, "-m", "sbdjax", *verb]
+  environments = (
+    environment(os.environ, i, args.processes, port, args.devices) for i in range(args.processes)
+  )
+  processes = Processes([(command, env) for env in environments])
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, processes.stop)
+  try:
+    return processes.wait(args.grace)
+  finally:
+    processes.send(signal.SIGKILL)  # of an error here
