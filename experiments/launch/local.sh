@@ -5,4 +5,4 @@ WORKDIR=${1:-runs/two}
 
 python -m sbdjax launch --processes=2 -- train \
   --config=preset:stories_sbd_quickstart --workdir="$WORKDIR" \
-  --config.parallel.distributed=True --config.train.steps=20
+  --config.train.steps=20 --config.train.log_every=10 --config.optim.warmup_steps=2

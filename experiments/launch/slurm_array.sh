@@ -13,4 +13,4 @@ WORKDIR=${WORKDIR:-/shared/data/trajectories}
 PARTS=${PARTS:-16}
 
 python -m sbdjax trajectories --config=preset:qwen25_coder_7b_jacobi --workdir="$WORKDIR" \
-  --part="$SLURM_ARRAY_TASK_ID/$PARTS"
+  --shard="$SLURM_ARRAY_TASK_ID/$PARTS"

@@ -18,7 +18,7 @@ WORKDIR=${WORKDIR:-/shared/runs/sbd_8b}
 
 srun --kill-on-bad-exit=1 \
   python -m sbdjax train --config=preset:llama31_8b_sbd:64 --workdir="$WORKDIR" \
-  --config.parallel.distributed=True
+  --distributed
 code=$?
 if [ "$code" -eq 143 ]; then
   scontrol requeue "$SLURM_JOB_ID"

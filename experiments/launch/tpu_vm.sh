@@ -15,5 +15,5 @@ gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all \
   --command='cd sbdjax && pip install -e ".[tpu,remote]"'
 gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="cd sbdjax && \
   python -m sbdjax train --config=preset:llama31_8b_sbd:64 --workdir=$BUCKET/runs/sbd_8b \
-  --config.parallel.distributed=True"
+  --distributed"
 gcloud compute tpus tpu-vm delete "$NAME" --zone="$ZONE" --quiet

@@ -8,7 +8,7 @@ import types
 import pytest
 import yaml
 
-from sbdjax import __main__
+from sbdjax import __main__, hosts
 from sbdjax.cli import VERBS, train, trajectories
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "launch"
@@ -61,6 +61,7 @@ def accepted(monkeypatch):
   def of_trajectories(collect, prompts, workdir, console, part):
     done.append(("trajectories", collect, str(workdir), part))
 
+  monkeypatch.setattr(hosts, "join", lambda job, **_: done.append(("join", job)))
   monkeypatch.setattr(train, "train", of_training)
   monkeypatch.setattr(trajectories, "collect", of_trajectories)
   return done
@@ -76,16 +77,16 @@ def test_its_verb_takes_the_command(command, accepted, capsys):
     command = command[command.index("--") + 1 :]
   assert command[0] in VERBS
   assert __main__.main(command) == 0, capsys.readouterr().err
-  (found,) = accepted
-  assert found[0] == command[0]
-  if command[0] == "train":
-    assert found[1].parallel.distributed and found[2].endswith(("sbd_8b", "two"))
+  *joined, found = accepted
+  assert found[0] == command[0] and found[2].endswith(("sbd_8b", "two", "trajectories"))
+  # JAX finds the others; `launch` names them.
+  assert joined == ([("join", hosts.Job())] if "--distributed" in command else [])
 
 
 def test_a_command_with_a_wrong_flag_would_be_found(accepted, capsys):
   (command,) = commands((FOLDER / "slurm_train.sh").read_text())
-  assert __main__.main([*command, "--config.parallel.distribute=True"]) == 2
-  assert "distributed" in capsys.readouterr().err and not accepted
+  assert __main__.main([*command, "--config.parallel.fdsp=8"]) == 2
+  assert "fsdp" in capsys.readouterr().err and not accepted
 
 
 def test_the_jobset_has_a_pod_for_every_host_of_its_slice():
