@@ -68,13 +68,15 @@ def collectives() -> str:
 
 
 def bounds() -> str:
-  """Seconds of a step at least."""
+  """Seconds of a step at least, where the device's own compiler has made the collectives."""
   head = (
     "model", "devices", "compute", "with attention, one document a row", "memory", "interconnect",
     "step at least", "bound by", "tokens/s at most",
   )  # fmt: skip
   rows = []
   for r in done():
+    if r["missing_client"]:
+      continue
     b = r["bound"]
     parts = (f"{b[name]:.3g}" for name in ("compute", "with_attention", "memory", "interconnect"))
     most = f"{r['tokens'] / b['seconds']:,.0f}"
@@ -88,6 +90,19 @@ def compiling() -> str:
   return report.markdown(("model", "devices", "compiled for", "seconds"), rows)
 
 
+def compile_tpu() -> str:
+  """Attention by our kernels and in plain XLA."""
+  rows = []
+  for r in lines("compile_tpu.jsonl"):
+    told = (
+      f"{r['compile_seconds']:.0f}"
+      if "compile_seconds" in r
+      else f"stopped after {r['stopped']:.0f}"
+    )
+    rows.append((r["attention"], f"{r['length']:,}", told, f"{r['cpu_seconds']:.0f}"))
+  return report.markdown(("attention", "tokens", "compiling, s", "processor, s"), rows)
+
+
 def failed() -> str:
   """Cases that did not compile, and why."""
   found = [(r["model"], r["target"], r["failed"]) for r in lines() if "failed" in r]
@@ -96,7 +111,7 @@ def failed() -> str:
 
 def main() -> None:
   argparse.ArgumentParser(description=__doc__).parse_args()
-  for table in (memory, collectives, bounds, compiling, failed):
+  for table in (memory, collectives, bounds, compiling, compile_tpu, failed):
     print(f"{table.__doc__}\n\n{table()}\n")
 
 

@@ -178,6 +178,8 @@ def _print_bound(console: Console, found: Needs, bound: StepBound, where: Target
     f"one document), memory {_seconds(bound.memory)}, interconnect {_seconds(bound.interconnect)}; "
     f"peaks of {where.chip.name}"
   )
+  if where.missing:
+    console.print("  the collectives are those of the CPU's compiler, others send less: no floor")
   if found.unknown_loops:
     console.print(
       f"  {found.unknown_loops} loops with collectives are of unknown length: counted once"

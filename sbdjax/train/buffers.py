@@ -40,7 +40,7 @@ class Buffer(NamedTuple):
 class _Instruction(NamedTuple):
   name: str
   opcode: bytes
-  shape: str
+  shape: bytes  # ShapeProto, for `_shape`
   op_name: str
   id: int
   operands: tuple[int, ...]
@@ -54,6 +54,7 @@ class _Slice(NamedTuple):
   size: int
   start: int
   end: int
+  shape: str
   made: _Instruction
 
 
@@ -80,7 +81,7 @@ def largest(slices: list[_Slice], count: int) -> tuple[Buffer, ...]:
   alive = _at_worst(slices)
   groups: dict[tuple[str, str], list[int]] = {}
   for each in alive:
-    key = (each.made.shape, each.made.op_name or each.made.name)
+    key = (each.shape, each.made.op_name or each.made.name)
     groups.setdefault(key, []).append(each.size)
   found = [Buffer(sum(s), len(s), shape, made) for (shape, made), s in groups.items()]
   return tuple(sorted(found, key=lambda b: -b.bytes)[:count])
@@ -116,12 +117,14 @@ def _slices(assignment: bytes, module: bytes) -> list[_Slice]:
       if operand in last_use and each.id in order:
         last_use[operand] = max(last_use[operand], order[each.id])
   makers: dict[int, int] = {}  # logical buffer -> instruction
+  indices: dict[int, list[int]] = {}  # and which of its results, where they are several
   aliases: dict[int, set[int]] = {}
   allocations = []
   for field, value in _fields(assignment):
     if field == 1:  # LogicalBufferProto: id, size, defined_at
       about = dict(_fields(value))
       makers[about.get(1, 0)] = dict(_fields(about[3])).get(4, 0)
+      indices[about.get(1, 0)] = _numbers(v for f, v in _fields(about[3]) if f == 3)
     elif field == 2:  # BufferAlias: source_buffer_id, location
       about = dict(_fields(value))
       aliases.setdefault(about.get(1, 0), set()).add(dict(_fields(about[2])).get(4, 0))
@@ -145,7 +148,8 @@ def _slices(assignment: bytes, module: bytes) -> list[_Slice]:
         continue
       end = max(last_use[i] for i in where if i in order)
       place = (about.get(1, 0), assigned.get(2, 0))
-      found.append(_Slice(place, assigned.get(3, 0), min(times), end, made))
+      shape = _shape(made.shape, indices[logical])
+      found.append(_Slice(place, assigned.get(3, 0), min(times), end, shape, made))
   return found
 
 
@@ -171,7 +175,7 @@ def _module(data: bytes) -> tuple[dict[int, list[_Instruction]], int]:
 
 
 def _instruction(data: bytes) -> _Instruction:
-  name, opcode, shape, op_name, id_ = "", b"", "", "", 0
+  name, opcode, shape, op_name, id_ = "", b"", b"", "", 0
   operands: list[Any] = []
   called: list[Any] = []
   for field, value in _fields(data):
@@ -180,7 +184,7 @@ def _instruction(data: bytes) -> _Instruction:
     elif field == 2:
       opcode = value
     elif field == 3:
-      shape = _shape(value)
+      shape = value
     elif field == 7:
       op_name = dict(_fields(value)).get(2, b"").decode()
     elif field == 35:
@@ -209,9 +213,12 @@ def _schedule(computations: dict[int, list[_Instruction]], entry: int) -> dict[i
   return order
 
 
-def _shape(data: bytes) -> str:
-  """ShapeProto: element_type, dimensions."""
+def _shape(data: bytes, index: list[int]) -> str:
+  """ShapeProto: element_type, dimensions, tuple_shapes; of a tuple the part at `index`."""
   about = list(_fields(data))
+  if index:
+    parts = [v for f, v in about if f == 4]
+    return _shape(parts[index[0]], index[1:]) if index[0] < len(parts) else "?[]"
   kind = next((v for f, v in about if f == 2), 0)
   sizes = _numbers(v for f, v in about if f == 3)
   return f"{_TYPES.get(kind, '?')}[{','.join(map(str, sizes))}]"

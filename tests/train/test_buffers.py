@@ -8,7 +8,8 @@ from sbdjax.train.buffers import _Instruction, _Slice
 
 
 def _slice(name, place, size, start, end, shape="f32[1]"):
-  return _Slice((0, place), size, start, end, _Instruction(name, b"add", shape, "", 0, (), ()))
+  made = _Instruction(name, b"add", b"", "", 0, (), ())
+  return _Slice((0, place), size, start, end, shape, made)
 
 
 def test_the_worst_step_is_that_with_most_bytes_alive():
