@@ -34,7 +34,7 @@ nitpicky = False
 # Markdown.
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 3
-suppress_warnings = ["myst.strikethrough", "myst.header"]
+suppress_warnings = ["myst.strikethrough", "myst.header", "myst-nb.lexer"]
 
 # Notebooks are Python files (percent format); their outputs are made by the build, never committed.
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}

@@ -3,8 +3,9 @@
   python experiments/curves.py --out=curves.png --record=curves.jsonl \
     --metrics=eval/ntp_loss,eval/masked_loss NTP=runs/ntp SBD=runs/sbd
 
-With `--together` all metrics share one panel, for runs that have different ones. With `--bits`
-losses are divided by ln 2: bits per character where a token is a character.
+Without runs the recorded points are drawn anew. With `--together` all metrics share one panel, for
+runs that have different ones. With `--bits` losses are divided by ln 2: bits per character where a
+token is a character. One run of each, so there are no intervals.
 """
 
 import argparse
@@ -12,11 +13,26 @@ import json
 import math
 import pathlib
 import sys
+from collections.abc import Sequence
+from typing import Any
 
-import matplotlib
+from sbdjax import figures
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+# Metrics and runs in words; others are shown as they are named.
+METRICS = {
+  "eval/ntp_loss": "next-token loss, held out",
+  "eval/masked_loss": "masked loss, held out",
+  "eval/nelbo": "bound, held out",
+  "eval/draft_nelbo": "drafts, held out",
+  "eval/target_nelbo": "targets, held out",
+  "train/draft_loss": "loss of drafts in training",
+  "train/target_loss": "loss of targets in training",
+}
+RUNS = {
+  "SBD w/o NTP term": "SBD without the next-token term",
+  "no_residual": "SSMD without output residual",
+  "two_causal": "SSMD with two causal blocks",
+}
 
 
 def read(workdir: pathlib.Path, metric: str) -> list[tuple[int, float]]:
@@ -29,42 +45,75 @@ def read(workdir: pathlib.Path, metric: str) -> list[tuple[int, float]]:
   return points
 
 
+def points_of(runs: Sequence[str], metrics: Sequence[str], bits: bool) -> list[dict[str, Any]]:
+  """What is recorded: a point of a curve each, of runs given as NAME=WORKDIR."""
+  unit, scale = ("bits per character", 1 / math.log(2)) if bits else ("nats per token", 1.0)
+  return [
+    dict(run=name, metric=metric, step=step, value=scale * value, unit=unit)
+    for metric in metrics
+    for name, _, workdir in (run.partition("=") for run in runs)
+    for step, value in read(pathlib.Path(workdir), metric)
+  ]
+
+
+def draw(lines: Sequence[dict[str, Any]], path: pathlib.Path, together: bool = False) -> None:
+  """Recorded points: a panel for each metric, or one for all; a colour for each run.
+
+  Args:
+    path: PNG to write; a PDF is written beside it.
+    together: one panel, in which the metrics have line styles.
+  """
+  metrics = list(dict.fromkeys(line["metric"] for line in lines))
+  runs = list(dict.fromkeys(line["run"] for line in lines))
+  panels = 1 if together else len(metrics)
+  labels = len(metrics) * len(runs) if together else len(runs)
+  width = figures.PAGE if panels > 1 else figures.COLUMN
+  columns = min(labels, 3 if panels > 1 else 1)
+  with figures.drawing(path, width, 2.3 + 0.15 * math.ceil(labels / columns)) as figure:
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    for m, metric in enumerate(metrics):
+      panel = axes[0 if together else m]
+      for r, run in enumerate(runs):
+        curve = [x for x in lines if (x["run"], x["metric"]) == (run, metric)]
+        label = RUNS.get(run, run)
+        if together:
+          label = f"{label}: {METRICS.get(metric, metric)}"
+        style = dict(color=figures.COLOURS[r], marker=figures.MARKERS[r], markersize=2.5)
+        style |= dict(linestyle=("-", "--", ":")[m % 3] if together else "-")
+        if curve:
+          panel.plot([x["step"] for x in curve], [x["value"] for x in curve], label=label, **style)
+      panel.set(xlabel="update", ylabel=lines[0]["unit"])
+      panel.xaxis.set_major_formatter("{x:,.0f}")
+      if not together:
+        panel.set_title(METRICS.get(metric, metric))
+    figures.legend_below(figure, columns)
+
+
+def draw_recorded(path: pathlib.Path, record: str, together: bool = False) -> None:
+  """`draw` of a file of recorded points, which is named below experiments/."""
+  file = pathlib.Path(__file__).resolve().parent / record
+  draw([json.loads(line) for line in file.read_text().splitlines()], path, together)
+
+
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("runs", nargs="+", help="NAME=WORKDIR")
+  parser.add_argument("runs", nargs="*", help="NAME=WORKDIR; none: what is recorded")
   parser.add_argument("--metrics", default="eval/ntp_loss,eval/masked_loss")
   parser.add_argument("--together", action="store_true", help="one panel for all metrics")
   parser.add_argument("--bits", action="store_true", help="bits instead of nats")
-  parser.add_argument("--out", required=True, help="the PNG")
-  parser.add_argument("--record", required=True, help="the JSON lines")
+  parser.add_argument("--out", type=pathlib.Path, help="the PNG; default: none is drawn")
+  parser.add_argument("--record", type=pathlib.Path, required=True, help="the JSON lines")
   args = parser.parse_args(argv)
-
-  unit, scale = ("bits per character", 1 / math.log(2)) if args.bits else ("nats per token", 1.0)
-  metrics = args.metrics.split(",")
-  panels = 1 if args.together else len(metrics)
-  figure, axes = plt.subplots(1, panels, figsize=(5.2 * panels, 3.8), squeeze=False)
-  lines = []
-  for axis, metric in zip([*axes[0]] * (len(metrics) // panels), metrics, strict=True):
-    for run in args.runs:
-      name, _, workdir = run.partition("=")
-      points = read(pathlib.Path(workdir), metric)
-      if not points:
-        continue
-      label = f"{name}: {metric.split('/')[-1]}" if args.together else name
-      axis.plot(
-        *zip(*((s, v * scale) for s, v in points), strict=True), marker="o", ms=3, label=label
-      )
-      lines += [
-        dict(run=name, metric=metric, step=s, value=v * scale, unit=unit) for s, v in points
-      ]
-    axis.set_xlabel("training step")
-    axis.set_ylabel(unit if args.together else f"{metric} ({unit})")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize="small")
-  figure.tight_layout()
-  figure.savefig(args.out, dpi=130)
-  pathlib.Path(args.record).write_text("".join(json.dumps(line) + "\n" for line in lines))
-  print(f"wrote {args.out} and {args.record}: {len(lines)} points")
+  if args.runs:
+    lines = points_of(args.runs, args.metrics.split(","), args.bits)
+    args.record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  else:
+    lines = [json.loads(line) for line in args.record.read_text().splitlines()]
+  if not lines:
+    parser.error(f"none of {args.metrics} is recorded in {' '.join(args.runs) or args.record}")
+  if args.out:
+    draw(lines, args.out, args.together)
+  print(f"{len(lines)} points: {args.record}" + (f", {args.out}" if args.out else ""))
   return 0
 
 

@@ -12,7 +12,7 @@ import pathlib
 import sys
 from types import ModuleType
 
-from sbdjax.evals import paired, report
+from sbdjax.evals import markdown, paired
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -49,13 +49,13 @@ def decoding() -> str:
           sbd.name_of(row).replace("entropy bound, ", ""),
           paired.tokens_per_forward(row).shown(2),
           paired.judge_nll(row).shown(3),
-          report.against(row, sbd.ar()),
+          markdown.against(row, sbd.ar()),
           paired.repetition(row).shown(2),
           f"{row['distinct_2']:.3f}",
         )
       )
   head = ("decoding", "tokens per forward", "judge NLL", "against AR", "repeats", "distinct-2")
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def by_the_clock() -> str:
@@ -124,7 +124,7 @@ def results() -> str:
     ),
   }
   rows = [(f"[{name}](../experiments/{name}/README.md)", text) for name, text in said.items()]
-  return report.markdown(("experiment", "result"), rows)
+  return markdown.table(("experiment", "result"), rows)
 
 
 def main(argv: list[str] | None = None) -> int:

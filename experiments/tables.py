@@ -143,7 +143,7 @@ class Paragraph(NamedTuple):
 
 
 def paragraphs(text: str) -> Iterator[Paragraph]:
-  """A page cut behind every comment, or group of comments, about figures."""
+  """A page cut after every comment, or group of comments, about figures."""
   text = _TABLE.sub("", text)
   cut = re.compile(rf"((?:(?:{_FIGURES.pattern}|{_NO_RECORD.pattern})\s*)+)", re.DOTALL)
   first = 0

@@ -105,6 +105,14 @@ def is_lost(error: BaseException) -> bool:
   return _of_jax(error) and any(word in str(error).lower() for word in _LOST)
 
 
+def lost(why: str) -> str:
+  """What is said where another process of the job has gone."""
+  return (
+    f"another process of the job has ended or cannot be reached ({why}): see its output; running "
+    "the command again resumes"
+  )
+
+
 def explain(error: BaseException) -> tuple[str | None, int]:
   """Message and exit code of what a user can mend; no message for a bug.
 
@@ -127,11 +135,7 @@ def explain(error: BaseException) -> tuple[str | None, int]:
       1,
     )
   if is_lost(error):
-    return (
-      f"another process of the job has ended or cannot be reached ({one_line(error, 160)}): see its "
-      "output; running the command again resumes",
-      1,
-    )
+    return lost(one_line(error, 160)), 1
   if is_panic(error):
     return f"a library gave up on what it was given: {one_line(error)}", 1
   if isinstance(error, UnicodeError):

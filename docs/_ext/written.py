@@ -50,15 +50,17 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 def _value(value: object) -> str:
   if value is dataclasses.MISSING:
     return "must be set"
-  return "" if value == "section" else f"`{value!r}`"
+  return "a section" if value == "section" else f"default `{value!r}`"
 
 
 def _fields(cls: type, section: str) -> str:
-  rows = (
-    (f"`{field.name}`", f"`{field.type}`", _value(field.default), field.text)
-    for field in field_docs.of_class(cls, section)
-  )
-  return _table(("field", "type", "default", "what it is"), rows)
+  """A list of terms, which fits any width."""
+  parts = []
+  for field in field_docs.of_class(cls, section):
+    kind, parent = field.type.replace("|", "or"), field.name.rpartition(".")[0]
+    parts.append(f"`{field.name}` ({kind}, {_value(field.default)})")
+    parts[-1] += f"\n: {field.text or f'part of `{parent}`'}"
+  return "\n\n".join(parts)
 
 
 def config_page() -> str:
@@ -96,11 +98,10 @@ def decoder_page() -> str:
 
 def _decoder_fields(cls: type) -> str:
   texts = field_docs.attributes(cls)
-  rows = [
-    (f"`{field.name}`", _default(field), texts.get(field.name, ""))
+  return "\n\n".join(
+    f"`{field.name}` ({_default(field)})\n: {texts.get(field.name) or 'see above'}"
     for field in dataclasses.fields(cls)
-  ]
-  return _table(("field", "default", "what it is"), iter(rows)) if rows else ""
+  )
 
 
 def _default(field: dataclasses.Field) -> str:
@@ -108,7 +109,7 @@ def _default(field: dataclasses.Field) -> str:
   if value is dataclasses.MISSING:
     return "must be set"
   shown = type(value).__name__ + "()" if dataclasses.is_dataclass(value) else repr(value)
-  return f"`{shown}`"
+  return f"default `{shown}`"
 
 
 def presets_page() -> str:
@@ -151,7 +152,7 @@ _API: dict[str, tuple[str, ...]] = {
   "Models": ("TransformerConfig", "LM", "make_lm", "SigmaLM", "make_sigma_lm"),
   "Train": ("train", "presets"),
   "Losses": ("losses",),
-  "Decoding": ("Limits", "Sampler", "decode"),
+  "Decoding": ("decode",),
   "Masks": ("masks",),
 }
 # Of modules whose public names are others than those they were written with.
@@ -161,12 +162,20 @@ _FUNCTIONS = {"train": ("build.train",), "presets": ("load", "names")}
 def api_page() -> str:
   """Every public name with its docstring."""
   grouped = {name for names in _API.values() for name in names}
-  first = tuple(n for n in sbdjax.__all__ if n not in grouped and not n.startswith("_"))
+  exported_too = {name for name in sbdjax.__all__ if _is_of_decode(name)}
+  first = (n for n in sbdjax.__all__ if n not in grouped | exported_too and n[0] != "_")
   parts = ["# API", "Public and stable are the names in `sbdjax.__all__` and what they document."]
+  same = ", ".join(f"`sbdjax.{name}`" for name in sorted(exported_too))
+  parts += [f"{same} are those of `sbdjax.decode`."]
   for heading, names in _API.items():
-    directives = "\n".join(_directive(name) for name in names or first)
+    directives = "\n".join(map(_directive, names or first))
     parts += [f"## {heading}", f"```{{eval-rst}}\n{directives}\n```"]
   return "\n\n".join(parts) + "\n"
+
+
+def _is_of_decode(name: str) -> bool:
+  """Whether a public name of the package is one of `decode` too; it is shown there."""
+  return getattr(sbdjax.decode, name, None) is getattr(sbdjax, name)
 
 
 def _directive(name: str) -> str:
@@ -175,9 +184,8 @@ def _directive(name: str) -> str:
   if name in _FUNCTIONS:
     return "\n".join(f".. autofunction:: sbdjax.{name}.{part}" for part in _FUNCTIONS[name])
   if inspect.ismodule(value):
-    # What it exports too is under another heading.
-    own = [n for n in value.__all__ if getattr(sbdjax, n, None) is not getattr(value, n)]
-    return f".. automodule:: sbdjax.{name}\n   :members: {', '.join(own)}\n   :imported-members:"
+    members = ", ".join(value.__all__)
+    return f".. automodule:: sbdjax.{name}\n   :members: {members}\n   :imported-members:"
   if not inspect.isclass(value):
     return f".. autofunction:: sbdjax.{name}"
   methods = [

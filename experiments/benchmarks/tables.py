@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sbdjax.evals import report
+from sbdjax.evals import markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 GIB, MIB = 2**30, 2**20
@@ -45,7 +45,7 @@ def decoding() -> str:
     "transformers generate, torch with 2 threads": "transformers `generate`, torch, 2 threads",
   }
   rows = [(names[a["decoder"]], ranged(a), ranged(b)) for a, b in zip(one, many, strict=True)]
-  return report.markdown(("decoding, tokens/s", "batch 1", "batch 32"), rows)
+  return markdown.table(("decoding, tokens/s", "batch 1", "batch 32"), rows)
 
 
 def over_generate(batch: int) -> float:
@@ -68,7 +68,7 @@ def dry_run() -> str:
     fits = "yes" if r["fits"] else "no"
     config = f"{_RENAMED[name]}:{variant}"
     rows.append((config, r["target"], r["compiled_for"], *shown, fits))
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def _losses(*starts: str) -> str:
@@ -78,7 +78,7 @@ def _losses(*starts: str) -> str:
     for r in lines("cpu_losses.jsonl")
     if r["name"].startswith(start)
   ]  # fmt: skip
-  return report.markdown(("case", "processor time", "by the clock"), rows)
+  return markdown.table(("case", "processor time", "by the clock"), rows)
 
 
 def prepared() -> str:
@@ -127,7 +127,7 @@ def _peers(number: int) -> str:
     )
     for r in lines("peers_cpu.jsonl")[number]["rows"]
   ]
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def peer(number: int, contestant: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def peers_blocks() -> str:
 
 def training() -> str:
   """training_cpu.jsonl."""
-  head = ("L", "V", "parameters, millions", "ms an update", "peak MiB", "compile, processor s")
+  head = ("L", "V", "parameters, millions", "ms per update", "peak MiB", "compile, processor s")
   (record,) = lines("training_cpu.jsonl")
   rows = []
   for r in record["rows"]:
@@ -163,7 +163,7 @@ def training() -> str:
     rows.append(
       (r["length"], f"{r['vocab_size']:,}", size, f"{seconds} ({low}-{high})", peak, compiled)
     )
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def attention() -> str:
@@ -177,13 +177,13 @@ def attention() -> str:
     cells = [ms(found[length, work, of]) for work in works for of in ("xla", "xla_dense")]
     rows.append((length, f"{cells[0]} ms", *cells[1:]))
   head = ("L", "forward, xla", "xla_dense", "forward+backward, xla", "xla_dense")
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def sizes() -> str:
   """decoding_sizes_cpu.jsonl."""
   rows = [r for record in lines("decoding_sizes_cpu.jsonl") for r in record["rows"]]
-  head = ("decoder", "batch", "tokens/s", "TPF", "ms a step", "ms a forward", "overhead")
+  head = ("decoder", "batch", "tokens/s", "TPF", "ms per step", "ms per forward", "overhead")
   cells = [
     (
       " ".join(r["decoder"].split()[:2]),
@@ -196,7 +196,7 @@ def sizes() -> str:
     )
     for r in rows
   ]
-  return report.markdown(head, cells)
+  return markdown.table(head, cells)
 
 
 def compiling() -> str:
@@ -206,7 +206,7 @@ def compiling() -> str:
   for r in record["rows"]:
     found.setdefault(r["program"], []).append(f"{r['seconds']:.1f}")
   rows = [(name, *seconds) for name, seconds in found.items()]
-  return report.markdown(("program", "2 layers", "32 layers"), rows)
+  return markdown.table(("program", "2 layers", "32 layers"), rows)
 
 
 def opening() -> float:

@@ -7,7 +7,7 @@ Every item is answered by every method before the next one, in an order that rot
 forward is run once for all and not timed. Answers end inside decoding, at a stop string, an EOS or
 --max_tokens, so tokens, forwards and seconds are those until the end of the answer. Greedy.
 
-One line an item is added to --raw, and re-running the command resumes. At the end --out gets one line
+One line per item is added to --raw, and re-running the command resumes. At the end --out gets one line
 a method: answers with AR's very tokens, the task's metrics with intervals, tokens per forward, and
 tokens/s against AR's with an interval by bootstrap over items.
 
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def write(task: Any, lines: list[dict[str, Any]], about: dict[str, Any], path: str) -> None:
-  """One line a method."""
+  """One line per method."""
   out = record.JsonLines(pathlib.Path(path))
   for name, summary in turns.summaries(lines).items():
     values = [line["runs"][name]["values"] for line in lines]

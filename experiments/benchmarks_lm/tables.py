@@ -10,7 +10,7 @@ import json
 import pathlib
 from typing import Any
 
-from sbdjax.evals.bootstrap import Interval, interval
+from sbdjax.bootstrap import Interval, interval
 from sbdjax.evals.tasks import registry
 from sbdjax.evals.tasks.run import Outcome, outcome
 

@@ -16,11 +16,7 @@ import json
 import pathlib
 import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from sbdjax import figures
 from sbdjax.bench import roofline
 from sbdjax.decode import flat_names
 from sbdjax.evals import paired
@@ -168,62 +164,64 @@ def fewer(block_size, wanted):
   return nfe(point(block_size, "static")) / nfe(point(block_size, wanted))
 
 
-CURVES = {  # legend: (what picks its points, line style)
+CURVES = {  # legend: (what picks its points, line style, marker)
   "drafts within a block": (
     lambda d: not (d["eager"] or d["skip_known_forwards"] or d.get("reuse_verified_kv")),
-    "--o",
+    "--",
+    "o",
   ),
   "eager": (
     lambda d: d["eager"] and not (d["skip_known_forwards"] or d.get("reuse_verified_kv")),
-    "-o",
+    "-",
+    "^",
   ),
-  "eager, carried": (lambda d: d.get("reuse_verified_kv"), "-s"),
+  "eager, carried": (lambda d: d.get("reuse_verified_kv"), "-", "s"),
 }
 
 
-def draw(models, path):
+def recorded_models():
+  """Block size in words -> (its points, the shape of the network), of this folder's records."""
+  return {f"blocks of {k}": (recorded(k)[0], shape_of_stories()) for k in (4, 16)}
+
+
+def draw(path, models=None):
   """NFE saved and FLOPs spent over d; judge NLL over NFE saved."""
-  figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
-  saved, spent, quality = axes
-  for (label, (rows, shape)), colour in zip(models.items(), ("C0", "C1", "C2"), strict=False):
-    static = next(filter(is_static, rows))
-    ratio = lambda row, static=static: nfe(static) / nfe(row)
-    cost = lambda row, static=static, shape=shape: flops(row, shape) / flops(static, shape)
-    nll = lambda row: row["judge_nll"]
-    named = lambda kind, rows=rows: [r for r in rows if r["settings"]["decoder"]["name"] == kind]
-    steps = lambda row: row["settings"]["decoder"]["draft_steps"]
-    trees = [r for r in named("freedave") if r["settings"]["decoder"]["draft_mode"] == "tree"]
-    trees = [r for r in trees if "threshold" not in r["settings"]["decoder"]]
-    for text, (picks, style) in CURVES.items():
-      points = [r for r in trees if picks(r["settings"]["decoder"])]
-      if points:
-        for axis, y in ((saved, ratio), (spent, cost)):
-          axis.plot(
-            list(map(steps, points)), list(map(y, points)), style, color=colour,
-            label=f"{label}, {text}",
+  models = recorded_models() if models is None else models
+  steps = lambda row: row["settings"]["decoder"]["draft_steps"]
+  nll = lambda row: row["judge_nll"]
+  notes = []
+  with figures.drawing(path, figures.PAGE, 3.2) as figure:
+    axes = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
+    saved, spent, quality = axes
+    for (label, (rows, shape)), colour in zip(models.items(), figures.COLOURS, strict=False):
+      static = next(filter(is_static, rows))
+      ratio = lambda row, static=static: nfe(static) / nfe(row)
+      cost = lambda row, static=static, shape=shape: flops(row, shape) / flops(static, shape)
+      named = lambda kind, rows=rows: [r for r in rows if r["settings"]["decoder"]["name"] == kind]
+      trees = [r for r in named("freedave") if r["settings"]["decoder"]["draft_mode"] == "tree"]
+      trees = [r for r in trees if "threshold" not in r["settings"]["decoder"]]
+      for text, (picks, style, marker) in CURVES.items():
+        points = [r for r in trees if picks(r["settings"]["decoder"])]
+        for panel, y in ((saved, ratio), (spent, cost)):
+          panel.plot(
+            list(map(steps, points)), list(map(y, points)), linestyle=style, marker=marker,
+            color=colour, label=f"{label}: {text}",
           )  # fmt: skip
-    quality.plot(list(map(ratio, trees)), list(map(nll, trees)), "o", color=colour,
-                 label=f"{label}, FreeDave: static's text")  # fmt: skip
-    dynamic = named("dynamic")
-    quality.plot(list(map(ratio, dynamic)), list(map(nll, dynamic)), ":x", color=colour,
-                 label=f"{label}, dynamic")  # fmt: skip
-    for r in dynamic:
-      threshold = f"{r['settings']['decoder']['threshold']:g}"
-      quality.annotate(threshold, (ratio(r), nll(r)), fontsize=8, xytext=(4, 4),
-                       textcoords="offset points", color=colour)  # fmt: skip
-  for axis in (saved, spent):
-    axis.set_xscale("log", base=2)
-    axis.set_xticks([1, 2, 4, 8, 16], labels=["1", "2", "4", "8", "16"])
-    axis.set_xlabel("draft steps d")
-  saved.axhline(2, color="grey", linewidth=0.8)
-  saved.set_ylabel("times fewer NFE than static, same text")
-  spent.set_ylabel("FLOPs against static")
-  quality.set_xlabel("times fewer NFE than static")
-  quality.set_ylabel("judge NLL, nats a token (lower is better)")
-  for axis in axes:
-    axis.grid(alpha=0.25)
-    axis.legend(fontsize=8, frameon=False)
-  figure.savefig(path, dpi=130)
+      quality.plot(list(map(ratio, trees)), list(map(nll, trees)), "D", color=colour,
+                   label=f"{label}: any of these (static's text)")  # fmt: skip
+      dynamic = named("dynamic")
+      at = list(map(ratio, dynamic)), list(map(nll, dynamic))
+      quality.plot(*at, ":x", color=colour, label=f"{label}: threshold τ")
+      taus = [f"τ={r['settings']['decoder']['threshold']:g}" for r in dynamic]
+      notes += [figures.Note(*point, colour) for point in zip(*at, taus, strict=True)]
+    for panel in (saved, spent):
+      figures.log_axis(panel, "x", [1, 2, 4, 8, 16])
+      panel.set_xlabel("draft steps d")
+    saved.set_ylabel("times fewer NFE than static")
+    spent.set_ylabel("FLOPs, static = 1")
+    quality.set(xlabel="times fewer NFE than static", ylabel="judge NLL, nats per token")
+    figures.legend_below(figure, 2)
+    figures.place_notes(quality, notes)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -243,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
     checkpoint = rows[0]["settings"]["sweep"]["checkpoint"]
     pretrained = load_pretrained(checkpoint)
     shape = roofline.shape_of(pretrained.lm.config)
-    label = f"k = {pretrained.generation.block_size}"
+    label = f"blocks of {pretrained.generation.block_size}"
     models[label] = (rows, shape)
     base = [r for r in points if r["settings"]["decoder"]["name"] == "ar"]
     lines += [*rows, *base[-1:]]
@@ -255,7 +253,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"NOT LOSSLESS: {label}, {name(row)} differs from {name(like)}", file=sys.stderr)
   (args.out / "points.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
   (args.out / "tables.md").write_text("\n".join(texts))
-  draw(models, args.out / "freedave.png")
+  draw(args.out / "freedave.png", models)
   print("\n".join(texts))
   return 0
 

@@ -9,41 +9,34 @@ import sys
 
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from sbdjax import masks
-from sbdjax.data.files import write_atomically
+from sbdjax import figures, masks
 from sbdjax.evals import mask_plot
 
 PROMPT, BLOCK, BLOCKS, WINDOW = 3, 3, 4, 2
 START, NOISY = jnp.array([PROMPT]), BLOCK * BLOCKS
 RULES = {
-  "noisy (NC, the paper's)": masks.JacobiTrain(START, BLOCK, NOISY),
-  "clean (CLLM)": masks.JacobiTrain(START, BLOCK, NOISY, 1),
-  f"noisy_window, w = {WINDOW} (public trainer)": masks.JacobiTrain(START, BLOCK, NOISY, WINDOW),
-  f"clean_window, w = {WINDOW} (NC-IC)": masks.JacobiTrainCleanWindow(START, BLOCK, NOISY, WINDOW),
+  "noisy context (NC, the paper's)": masks.JacobiTrain(START, BLOCK, NOISY),
+  "clean context (CLLM)": masks.JacobiTrain(START, BLOCK, NOISY, 1),
+  f"clean before {WINDOW} blocks (public trainer)": masks.JacobiTrain(START, BLOCK, NOISY, WINDOW),
+  f"clean inside {WINDOW} blocks (NC-IC)": masks.JacobiTrainCleanWindow(
+    START, BLOCK, NOISY, WINDOW
+  ),
 }
 
 
-def draw(path: pathlib.Path):
+def draw(path: pathlib.Path) -> None:
+  """Four contexts of training; a row per query, a column per key."""
   clean = PROMPT + NOISY
   total = clean + NOISY
   edges = [0, *range(PROMPT, clean, BLOCK), *range(clean, total, BLOCK)]
   names = ["x", *(f"y{i + 1}*" for i in range(BLOCKS)), *(f"y{i + 1}" for i in range(BLOCKS))]
-  figure = Figure(figsize=(9, 9.4), layout="constrained")
-  for axes, (title, rule) in zip(figure.subplots(2, 2).flat, RULES.items(), strict=True):
-    seen = np.asarray(masks.dense(rule, total, total))[0]
-    kind = np.where(np.arange(total) < clean, 1, 2)
-    both = (edges, edges), (names, names)
-    mask_plot.panel(axes, seen, kind, *both, title, strong=(PROMPT, clean))
-  figure.suptitle(
-    f"What a query (row) sees of the keys: prompt x, fixed points y* (blue), noisy points y "
-    f"(orange), blocks of {BLOCK}",
-    fontsize=10,
-  )
-  FigureCanvasAgg(figure)
-  write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
+  with figures.drawing(path, figures.PAGE, 7.2) as figure:
+    for axes, (title, rule) in zip(figure.subplots(2, 2).flat, RULES.items(), strict=True):
+      seen = np.asarray(masks.dense(rule, total, total))[0]
+      kind = np.where(np.arange(total) < clean, 1, 2)
+      both = (edges, edges), (names, names)
+      mask_plot.panel(axes, seen, kind, *both, title, strong=(PROMPT, clean))
 
 
 def main(argv: list[str] | None = None) -> int:

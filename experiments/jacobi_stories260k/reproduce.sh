@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything recorded in this folder, from the project's root. Each line goes on where it was.
+# Everything recorded in this folder, from the project's root. Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/jacobi_stories260k
@@ -39,7 +39,7 @@ $PY experiments/tables.py --write
 # Appendices E and D.
 $PY -m sbdjax sweep --config=preset:stories_jacobi_search --workdir=runs/jf_search
 cp runs/jf_search/points.jsonl $OUT/search.jsonl
-cp runs/jf_search/surface.png $OUT/search.png
+$PY experiments/gallery.py jacobi_stories260k/search.png
 $PY -m sbdjax bench parallel --checkpoint=runs/jacobi/round2 --json \
   --plot=$OUT/latency.png > $OUT/latency.json
 $PY $OUT/masks.py --out=$OUT/masks.png

@@ -9,14 +9,13 @@ and draws blocks.png.
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from sbdjax.data.files import write_atomically
-from sbdjax.evals import paired, report
+from sbdjax import figures
+from sbdjax.cli import bench_parallel
+from sbdjax.evals import markdown, paired, surface
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -46,7 +45,7 @@ def methods(rows: list[dict]) -> str:
     "model", "decoding", "n", "tokens per forward", "tokens/s", "speed-up",
     "query tokens per forward", "judge NLL", "against the original", "repeats", "distinct-2",
   )  # fmt: skip
-  return report.markdown(
+  return markdown.table(
     head,
     [
       (
@@ -58,7 +57,7 @@ def methods(rows: list[dict]) -> str:
         speed_up(r, rows[0]),
         f"{r['query_tokens'] / r['nfe']:.1f}",
         paired.judge_nll(r).shown(3),
-        report.against(r, rows[0]),
+        markdown.against(r, rows[0]),
         paired.repetition(r).shown(3),
         f"{r['distinct_2']:.3f}",
       )
@@ -78,9 +77,9 @@ def speed_up(row: dict, reference: dict) -> str | None:
 
 
 def ablation(rows: list[dict]) -> str:
-  """Tables 4 and 5: forwards a token, as the paper has it, and its inverse."""
-  return report.markdown(
-    ("training", "forwards a token", "tokens per forward", "judge NLL", "repeats"),
+  """Tables 4 and 5: forwards per token, as the paper has it, and its inverse."""
+  return markdown.table(
+    ("training", "forwards per token", "tokens per forward", "judge NLL", "repeats"),
     [
       (
         r["settings"]["sweep"]["label"],
@@ -131,34 +130,47 @@ def nll(label: str) -> float:
   return point("methods", label, decoding)["judge_nll"]
 
 
-def draw_bars(axes, points: list[dict], name: str) -> None:
-  """A curve over block sizes, with bars from low to high where they are known."""
-  points = sorted(points, key=lambda r: r["settings"]["decoder"]["block_size"])
-  found = [paired.tokens_per_forward(r) for r in points]
-  low = [0.0 if x.low is None else x.value - x.low for x in found]
-  high = [0.0 if x.high is None else x.high - x.value for x in found]
-  sizes = [r["settings"]["decoder"]["block_size"] for r in points]
-  axes.errorbar(sizes, [x.value for x in found], yerr=[low, high], fmt="o-", capsize=2, label=name)
-
-
-def draw(rows: list[dict], path: pathlib.Path):
+def draw_blocks(path: pathlib.Path, rows: list[dict] | None = None) -> None:
   """Figure 5b: tokens per forward against block size, a curve each way to decode."""
-  figure = Figure(figsize=(6, 4), layout="constrained")
-  axes = figure.add_subplot()
+  rows = read(HERE / "blocks.jsonl") if rows is None else rows
   curves: dict[str, list[dict]] = {}
   for r in rows:
     original = "" if r["settings"]["sweep"]["label"] != ORIGINAL else ", the original model"
     curves.setdefault(way(r) + original, []).append(r)
-  for name, points in curves.items():
-    draw_bars(axes, points, name)
-  sizes = sorted({r["settings"]["decoder"]["block_size"] for r in rows})
-  axes.set_xscale("log", base=2)
-  axes.set_xticks(sizes, [str(k) for k in sizes])
-  axes.set_xlabel("block size")
-  axes.set_ylabel("tokens per forward")
-  axes.legend()
-  FigureCanvasAgg(figure)
-  write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=140))
+  size_of = lambda r: r["settings"]["decoder"]["block_size"]
+  with figures.drawing(path, figures.COLUMN, 2.8) as figure:
+    axes = figure.add_subplot()
+    for number, (name, points) in enumerate(curves.items()):
+      points = sorted(points, key=size_of)
+      found = [paired.tokens_per_forward(r) for r in points]
+      axes.errorbar(
+        list(map(size_of, points)), [x.value for x in found], yerr=figures.bars(found),
+        marker=figures.MARKERS[number], label=name,
+      )  # fmt: skip
+    figures.log_axis(axes, "x", [size_of(r) for r in rows])
+    axes.set(xlabel="block size, tokens", ylabel="tokens per forward")
+    figures.legend_below(figure, 2)
+
+
+def draw_search(path: pathlib.Path) -> None:
+  """Appendix E: tokens/s over block size and candidates, and the surface fitted to them."""
+  rows = lines_of("search.jsonl")
+  x, y = (
+    [r["settings"]["decoder"][name] for r in rows] for name in ("block_size", "num_candidates")
+  )
+  z = [r["tokens_per_second"] for r in rows]
+  labels = ("block size, tokens", "candidates verified at once", "tokens/s")
+  surface.draw(surface.fit(x, y, z), x, y, labels, path)
+
+
+def draw_latency(path: pathlib.Path) -> None:
+  """Appendix D: ms per forward against tokens per forward."""
+  bench_parallel.draw(json.loads((HERE / "latency.json").read_text()), path)
+
+
+def lines_of(name: str) -> list[dict]:
+  """Records of a file of this folder, as they are."""
+  return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -171,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
   if found["ablation"]:
     print(ablation(found["ablation"]), end="\n\n")
   if found["blocks"]:
-    draw(found["blocks"], folder / "blocks.png")
+    draw_blocks(folder / "blocks.png", found["blocks"])
   return 0
 
 

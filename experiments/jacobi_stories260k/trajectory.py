@@ -5,9 +5,10 @@
   python experiments/jacobi_stories260k/trajectory.py --trajectories=runs/base_trajectories \
     --out=experiments/jacobi_stories260k/trajectory
 
-Writes OUT.png, one text's blocks point by point, and OUT.jsonl, one line of counts over all texts.
-A point is what stands in a block after a forward. Its *prefix* is what is right from the left, which
-verification keeps; a *stationary* token is right, and stays so, behind a wrong one; a run of two or
+Writes OUT.png, one text's blocks point by point, and OUT.jsonl, one line with counts over all texts
+and with what is drawn.
+A point is a block's tokens after one forward. Its *prefix* is what is right from the left, which
+verification keeps; a *stationary* token is right, and stays so, after a wrong one; a run of two or
 more of these is an n-gram that the paper's recycling can use. A forward *fast-forwards* by every
 token beyond the first that it adds to the prefix.
 """
@@ -19,22 +20,22 @@ import collections
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 
+from sbdjax import figures
 from sbdjax.data.files import write_atomically
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.data.trajectories import Example, Store
 from sbdjax.evals import record
 
 WRONG, PREFIX, STATIONARY = 0, 1, 2
-# Light grey, and two colours of Okabe and Ito.
-COLOURS = ListedColormap(["#EDEDED", "#56B4E9", "#E69F00"])
+# The palette's light colours, under black letters.
+COLOURS = ListedColormap([figures.PALE, figures.COLOURS[5], figures.COLOURS[4]])
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 def kinds(points_CxV: np.ndarray) -> np.ndarray:
@@ -94,28 +95,47 @@ def busiest(examples: Sequence[Example], blocks: int) -> int:
   return max(range(len(examples)), key=lambda i: found(examples[i]))
 
 
-def draw(example: Example, tokenizer: Tokenizer, blocks: int, path: pathlib.Path) -> None:
-  """The first blocks of a text: a row a point, from y(0) down to the fixed point."""
-  shown = example.trajectories[:blocks]
-  figure = Figure(figsize=(11, 0.6 + 0.24 * sum(len(p) + 1.6 for p in shown)), layout="constrained")
-  FigureCanvasAgg(figure)
-  heights = [len(points) for points in shown]
-  panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
-  for number, (axes, points) in enumerate(zip(panels, shown, strict=True), 1):
-    axes.imshow(kinds(points), cmap=COLOURS, vmin=0, vmax=2, aspect="auto")
-    for (c, v), token in np.ndenumerate(points):
-      piece = tokenizer.decode([int(token)]).replace("\n", "\\n")
-      axes.text(v, c, piece, ha="center", va="center", fontsize=6.5, parse_math=False)
-    axes.set_yticks(range(len(points)), [f"y({c})" for c in range(len(points))], fontsize=6.5)
-    axes.set_xticks([])
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set_title(f"block {number}: {len(points) - 1} forwards", fontsize=8, loc="left")
-  figure.suptitle(
-    "blue: right from the left; orange: right and staying so behind a wrong token; grey: wrong",
-    fontsize=9,
-  )
-  write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
+def shown(example: Example, tokenizer: Tokenizer, blocks: int) -> list[dict[str, Any]]:
+  """The first blocks of a text as they are recorded and drawn.
+
+  Returns:
+    Of each block `pieces` and `kinds`, [points][tokens]: the text of each token and what it is.
+  """
+  return [
+    {
+      "pieces": [[tokenizer.decode([int(token)]) for token in point] for point in points],
+      "kinds": kinds(points).tolist(),
+    }
+    for points in example.trajectories[:blocks]
+  ]
+
+
+def draw(path: pathlib.Path, blocks: Sequence[Mapping[str, Any]] | None = None) -> None:
+  """Blocks of a text: one row per point, from y(0) down to the fixed point.
+
+  Args:
+    path: PNG to write; a PDF is written beside it.
+    blocks: of `shown`; None: those of this folder's record.
+  """
+  if blocks is None:
+    blocks = json.loads((HERE / "trajectory.jsonl").read_text())["drawn"]
+  heights = [len(block["kinds"]) for block in blocks]
+  with figures.drawing(path, figures.PAGE, 0.13 * sum(h + 2 for h in heights)) as figure:
+    panels = figure.subplots(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for number, (axes, block) in enumerate(zip(panels, blocks, strict=True), 1):
+      axes.imshow(block["kinds"], cmap=COLOURS, vmin=0, vmax=2, aspect="auto")
+      for c, pieces in enumerate(block["pieces"]):
+        for v, piece in enumerate(pieces):
+          text = piece.replace("\n", "\\n")
+          axes.text(v, c, text, ha="center", va="center", fontsize=5.5, parse_math=False)
+      axes.set_yticks(
+        range(len(block["kinds"])), [f"y({c})" for c in range(len(block["kinds"]))], fontsize=5.5
+      )
+      axes.set_xticks([])
+      axes.tick_params(length=0)
+      axes.grid(False)
+      axes.spines[:].set_visible(False)
+      axes.set_title(f"block {number}: {len(block['kinds']) - 1} forwards", loc="left")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -130,14 +150,16 @@ def main(argv: list[str] | None = None) -> int:
   examples = list(store)
   at = busiest(examples, args.blocks)
   out = pathlib.Path(args.out)
-  draw(examples[at], load_tokenizer(args.tokenizer), args.blocks, out.with_suffix(".png"))
+  drawn = shown(examples[at], load_tokenizer(args.tokenizer), args.blocks)
+  draw(out.with_suffix(".png"), drawn)
   kept = ("checkpoint", "block_size", "examples", "draft", "seed", "weights_crc32")
   settings = {name: store.settings[name] for name in kept if name in store.settings}
   line = {"settings": settings | {"drawn_text": at}, **counts(examples), **record.provenance()}
+  line["drawn"] = drawn
   write_atomically(
     out.with_suffix(".jsonl"), lambda file: file.write(json.dumps(line).encode() + b"\n")
   )
-  print(json.dumps({k: v for k, v in line.items() if k not in ("packages", "platform")}))
+  print(json.dumps({k: v for k, v in line.items() if k not in ("packages", "platform", "drawn")}))
   return 0
 
 

@@ -8,7 +8,7 @@ they are installed.
   correctness  output and gradients against float64 on the host, every mask; windows over a cache
   attention    training masks, L = 1k, 4k, 8k: our kernels, XLA, cuDNN, tokamax
   flex         the same by PyTorch's FlexAttention
-  decode       windows of k = 1, 16, 64 over caches of 1k-32k, as bytes a second beside a copy
+  decode       windows of k = 1, 16, 64 over caches of 1k-32k, as bytes per second beside a copy
   model        an 8B model with random bf16 weights: time(k) / time(1) beside the roofline, AR and
                SBD speed, what the samplers add to their forwards
 

@@ -5,7 +5,7 @@
 The models are those of preset:stories_exercises in --runs (ntp, sbd, sbd_no_ntp, block_diffusion,
 jacobi/round1); those that are not there are left out, and said. Exercises of the test split, greedy,
 prompts one at a time unless --batch_size says otherwise; a prompt's own forward is counted apart.
-One JSON line a point; re-running the command measures what is missing.
+One JSON line per point; re-running the command measures what is missing.
 """
 
 from __future__ import annotations

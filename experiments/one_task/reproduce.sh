@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything recorded in this folder, from the project's root: five trainings of a model of 260K
-# parameters, then their decoders on the same exercises. Each line goes on where it was.
+# parameters, then their decoders on the same exercises. Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/one_task

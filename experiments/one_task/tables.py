@@ -16,20 +16,17 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from sbdjax import figures
 from sbdjax.data.files import write_atomically
+from sbdjax.evals import wording
 from sbdjax.report import rows, tables
 from sbdjax.report.measures import Value
 from sbdjax.report.read import File, Record, collect
 from sbdjax.report.rows import Point
 from sbdjax.report.tables import Table
 
+HERE = pathlib.Path(__file__).resolve().parent
 ALLOWED = 0.02  # of accuracy below AR
-# Okabe and Ito's palette without its yellow.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-_MARKERS = "osD^vPX*<>"
 
 
 def groups(points: Sequence[Point]) -> dict[str, list[Point]]:
@@ -45,39 +42,51 @@ def references(points: Sequence[Point]) -> dict[str, Value]:
   return {p.label: p.values["accuracy"] for p in points if p.decoder["name"] == "ar"}
 
 
-def draw(points: Sequence[Point], path: pathlib.Path) -> None:
-  """A panel a model, on the same axes."""
+def recorded(file: str | pathlib.Path) -> tuple[list[Point], list[Record]]:
+  """(points, records) of what measure.py wrote."""
+  (found,) = collect([str(file)])
+  return rows.points([File("Every point", found.records)]), found.records
+
+
+def draw(path: pathlib.Path, points: Sequence[Point] | None = None) -> None:
+  """A panel for each model, on the same axes; `points` None: those of this folder's record."""
+  points = recorded(HERE / "points.jsonl")[0] if points is None else points
   models = list(dict.fromkeys(p.label for p in points))
-  across = 2
-  down = -(-len(models) // across)
-  figure = Figure(figsize=(6.2 * across, 4.6 * down), layout="constrained", dpi=120)
-  FigureCanvasAgg(figure)
-  axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
+  down = -(-len(models) // 2)
+  most = max(len(groups([p for p in points if p.label == model])) for model in models)
   ar = references(points)
-  for i, model in enumerate(models):
-    panel = axes[i]
-    for n, (name, group) in enumerate(groups([p for p in points if p.label == model]).items()):
-      x = [p.values["tpf"].value for p in group]
-      y = [p.values["accuracy"] for p in group]
-      bars = [[v.value - v.low for v in y], [v.high - v.value for v in y]]
-      line = "-" if all(rows.moving(p.decoder) for p in group) and len(group) > 1 else ""
-      panel.errorbar(
-        x, [v.value for v in y], yerr=bars, label=name, linestyle=line, elinewidth=0.6, markersize=5,
-        marker=_MARKERS[n % len(_MARKERS)], color=_COLOURS[n % len(_COLOURS)], linewidth=1.5,
-      )  # fmt: skip
-    if model in ar:
-      panel.axhline(ar[model].value, color="#666666", linestyle="--", linewidth=1)
-    panel.set_title(model, fontsize=11)
-    panel.grid(alpha=0.25)
-    panel.tick_params(labelbottom=True)
-    panel.legend(
-      fontsize=7, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.06)
-    )
-  for panel in axes[len(models) :]:
-    panel.set_axis_off()
-  figure.supxlabel("tokens per forward (AR = 1)")
-  figure.supylabel("exact match (bars: 95 %)")
-  write_atomically(path, lambda file: figure.savefig(file, format="png"))
+  with figures.drawing(path, figures.PAGE, (2.4 + 0.11 * most) * down) as figure:
+    axes = figure.subplots(down, 2, sharex=True, sharey=True, squeeze=False).ravel()
+    for panel, model in zip(axes, models, strict=False):
+      for n, (name, group) in enumerate(groups([p for p in points if p.label == model]).items()):
+        x = [p.values["tpf"].value for p in group]
+        y = [p.values["accuracy"] for p in group]
+        line = "-" if all(rows.moving(p.decoder) for p in group) and len(group) > 1 else ""
+        panel.errorbar(
+          x, [v.value for v in y], yerr=figures.bars(y), label=in_words(name, group),
+          linestyle=line, elinewidth=0.6, marker=figures.MARKERS[n % len(figures.MARKERS)],
+          color=figures.COLOURS[n % len(figures.COLOURS)],
+        )  # fmt: skip
+      if model in ar:
+        panel.axhline(ar[model].value, color=figures.GREY, linestyle="--", linewidth=0.8)
+      panel.set_title(model)
+      panel.tick_params(labelbottom=True)
+      panel.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+    for panel in axes[len(models) :]:
+      panel.set_axis_off()
+    figure.supxlabel("tokens per forward (AR = 1)", fontsize=8)
+    figure.supylabel("exact match", fontsize=8)
+
+
+def in_words(name: str, group: Sequence[Point]) -> str:
+  """The legend of a series: method and rule in words, and the settings that tell it from others."""
+  decoder = group[0].decoder
+  extra = name.removeprefix(" ".join(str(decoder[k]) for k in ("name", "rule") if k in decoder))
+  settings = (text.partition("=") for text in extra.split())
+  words = [wording.RULES.get(decoder.get("rule", ""), "")]
+  words += [wording.setting(key, value or True) for key, _, value in settings]
+  words = [word for word in words if word]
+  return wording.method(decoder["name"]) + (f": {', '.join(words)}" if words else "")
 
 
 def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
@@ -139,10 +148,9 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write to")
   args = parser.parse_args(argv)
 
-  (file,) = collect([args.points])
-  points = rows.points([File("Every point", file.records)])
-  draw(points, args.out / "one_task.png")
-  found = [fastest(points, file.records), *tables.of_points(points), errors(points, file.records)]
+  points, records = recorded(args.points)
+  draw(args.out / "one_task.png", points)
+  found = [fastest(points, records), *tables.of_points(points), errors(points, records)]
   for name, text in (("tables.md", tables.markdown(found)), ("tables.tex", tables.latex(found))):
     write_atomically(args.out / name, lambda file, text=text: file.write(text.encode()))
   print(json.dumps({"points": len(points), "written": ["one_task.png", "tables.md", "tables.tex"]}))

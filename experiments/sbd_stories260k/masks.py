@@ -10,11 +10,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from sbdjax import corruption, masks
-from sbdjax.data.files import write_atomically
+from sbdjax import corruption, figures, masks
 from sbdjax.evals import mask_plot
 
 LENGTH, BLOCK = 12, 4
@@ -50,47 +47,42 @@ def layout(axes, seed: int = 0) -> None:
   axes.set_xlim(-0.5, 2 * LENGTH - 0.5)
   axes.set_ylim(-0.6, 1.6)
   for y, texts, name in ((1, given, "input"), (0, targets, "target")):
-    axes.text(-0.8, y, name, ha="right", va="center", fontsize=9)
+    axes.text(-0.8, y, name, ha="right", va="center")
     for i, text in enumerate(texts):
-      colour = "#D55E00" if text == "m" or (y == 0 and i >= LENGTH and text) else "#0072B2"
-      axes.text(i, y, text, ha="center", va="center", fontsize=9, color=colour)
+      masked = text == "m" or (y == 0 and i >= LENGTH and text)
+      colour = figures.COLOURS[1 if masked else 0]
+      axes.text(i, y, text, ha="center", va="center", color=colour)
   for edge in [*STARTS, *(LENGTH + s for s in STARTS), 2 * LENGTH]:
     axes.axvline(edge - 0.5, color="#BBBBBB", lw=1.6 if edge == LENGTH else 0.6)
   axes.set_axis_off()
-  axes.set_title(f"Figure 8: clean half | masked half, blocks of {BLOCK}", fontsize=10)
+  axes.set_title(f"one row of training: clean half | masked half, blocks of {BLOCK}")
 
 
 def draw(path: pathlib.Path) -> None:
-  figure = Figure(figsize=(11, 8), layout="constrained")
-  FigureCanvasAgg(figure)
-  parts = figure.subplot_mosaic(
-    [["layout"] * 2, ["train", "first"], ["train", "inside"]], height_ratios=[0.5, 1, 1]
-  )
-  layout(parts["layout"])
-  seen, names = training()
-  edges = [*STARTS, *(LENGTH + s for s in STARTS)]
-  kind = np.where(np.arange(2 * LENGTH) < LENGTH, 1, 2)
-  title = "Figures 3 and 9: training"
-  mask_plot.panel(
-    parts["train"], seen, kind, (edges, edges), (names, names), title, strong=(LENGTH,)
-  )
-  for name, num_causal, text in (
-    ("first", BLOCK, "Figure 10: first forward of a block"),
-    ("inside", 0, "Figure 10: the forwards after it"),
-  ):
-    seen = decoding(num_causal)
-    queries = seen.shape[0]
-    held = seen.shape[1] - queries
-    kind = np.where(np.arange(seen.shape[1]) < held + num_causal, 1, 2)
-    rows = ([0, BLOCK], ["x2", "x̂3"]) if num_causal else ([0], ["x̂3"])
-    columns = [0, BLOCK, 2 * BLOCK]
-    mask_plot.panel(
-      parts[name], seen, kind, (rows[0], columns), (rows[1], ["x1", "x2", "x̂3"]), text, strong=(held,)
-    )  # fmt: skip
-  figure.suptitle(
-    "What a query (row) sees of the keys: clean x (blue), masked x̂ (orange)", fontsize=10
-  )
-  write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
+  """Layout and masks; a row per query, a column per key."""
+  with figures.drawing(path, figures.PAGE, 5.0) as figure:
+    parts = figure.subplot_mosaic(
+      [["layout"] * 2, ["train", "first"], ["train", "inside"]], height_ratios=[0.45, 1, 1]
+    )
+    layout(parts["layout"])
+    seen, names = training()
+    edges = [*STARTS, *(LENGTH + s for s in STARTS)]
+    kind = np.where(np.arange(2 * LENGTH) < LENGTH, 1, 2)
+    both = (edges, edges), (names, names)
+    mask_plot.panel(parts["train"], seen, kind, *both, "training", strong=(LENGTH,))
+    for name, num_causal, text in (
+      ("first", BLOCK, "decoding: first forward of a block"),
+      ("inside", 0, "decoding: the forwards after it"),
+    ):
+      seen = decoding(num_causal)
+      queries = seen.shape[0]
+      held = seen.shape[1] - queries
+      kind = np.where(np.arange(seen.shape[1]) < held + num_causal, 1, 2)
+      rows = ([0, BLOCK], ["x2", "x̂3"]) if num_causal else ([0], ["x̂3"])
+      columns = [0, BLOCK, 2 * BLOCK]
+      mask_plot.panel(
+        parts[name], seen, kind, (rows[0], columns), (rows[1], ["x1", "x2", "x̂3"]), text, strong=(held,)
+      )  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -41,6 +41,6 @@ cp runs/natural/points.jsonl $OUT/natural.jsonl
 # After fewer steps (Figure 5).
 $PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
-cp runs/steps_sweep/sweep.png $OUT/steps.png
+$PY experiments/gallery.py sbd_stories260k/steps.png
 $PY $OUT/masks.py --out=$OUT/masks.png
 $PY experiments/tables.py --write

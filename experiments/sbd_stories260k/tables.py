@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sbdjax.evals import paired, plot, report
-from sbdjax.evals.bootstrap import Interval
+from sbdjax.bootstrap import Interval
+from sbdjax.evals import markdown, paired, plot
 
 HERE = pathlib.Path(__file__).resolve().parent
 ORIGINAL, MODEL = "stories260K", "stories260K-sbd"
@@ -48,7 +48,7 @@ def point(label: str = MODEL, **decoder: Any) -> dict[str, Any]:
   """A point of the sweep; EB decoding by entropy where only gamma is given."""
   if decoder.keys() == {"gamma"}:
     decoder["rule"] = "eb_entropy"
-  return report.find(points(), label, **decoder)
+  return markdown.find(points(), label, **decoder)
 
 
 def ar() -> dict[str, Any]:
@@ -81,8 +81,8 @@ def validation() -> list[dict[str, Any]]:
 
 def cost_before(gamma: float) -> float:
   """`cost` on those prompts."""
-  old = report.find(validation(), gamma=gamma)
-  return paired.nll_difference(old, report.find(validation(), name="ar")).value
+  old = markdown.find(validation(), gamma=gamma)
+  return paired.nll_difference(old, markdown.find(validation(), name="ar")).value
 
 
 @functools.cache
@@ -93,9 +93,9 @@ def natural_points() -> list[dict[str, Any]]:
 
 def natural() -> str:
   """AR and EB decoding on prompts as they come."""
-  own = report.find(natural_points(), MODEL, name="ar")
+  own = markdown.find(natural_points(), MODEL, name="ar")
   rows = [r for r in natural_points() if r["settings"]["decoder"]["name"] != "sbd_verified"]
-  return report.markdown(HEAD, [row_of(row, own) for row in rows])
+  return markdown.table(HEAD, [row_of(row, own) for row in rows])
 
 
 @functools.cache
@@ -138,7 +138,7 @@ def row_of(row: dict[str, Any], reference: dict[str, Any]) -> tuple[Any, ...]:
     name_of(row),
     paired.tokens_per_forward(row).shown(2),
     paired.judge_nll(row).shown(3),
-    report.against(row, reference),
+    markdown.against(row, reference),
     f"{row['entropy']:.2f}",
     f"{row['distinct_2']:.3f}",
     paired.repetition(row).shown(3),
@@ -153,18 +153,18 @@ def of_rule(entropy: bool) -> list[dict[str, Any]]:
 
 def bounds() -> str:
   """AR, EB decoding over gamma, verified decoding."""
-  return report.markdown(HEAD, [row_of(row, ar()) for row in of_rule(True)])
+  return markdown.table(HEAD, [row_of(row, ar()) for row in of_rule(True)])
 
 
 def rules() -> str:
   """The other reveal rules."""
-  return report.markdown(HEAD, [row_of(row, ar()) for row in of_rule(False)])
+  return markdown.table(HEAD, [row_of(row, ar()) for row in of_rule(False)])
 
 
 def told(**decoder: Any) -> str:
   """`1.90x at +14.5 % [+10.8, +18.5]`."""
   row = point(**decoder)
-  return f"{row['tpf']:.2f}x at {report.percent(paired.nll_difference(row, ar()))}"
+  return f"{row['tpf']:.2f}x at {markdown.percent(paired.nll_difference(row, ar()))}"
 
 
 def rule_findings() -> str:
@@ -195,7 +195,7 @@ def speeds() -> str:
     )
     for row in points()
   ]
-  return report.markdown(("decoding", "tokens/s", "times AR", "tokens per forward"), rows)
+  return markdown.table(("decoding", "tokens/s", "times AR", "tokens per forward"), rows)
 
 
 # Fine-tuning steps of the recipe -> points of its checkpoints.
@@ -223,7 +223,7 @@ def steps() -> str:
     rows.append((label, f"{reference['judge_nll']:.3f}", *others))
   gammas = [gamma for gamma in next(iter(by_steps().values())) if gamma != "ar"]
   head = [f"gamma {gammas[0]:g}", *(f"{gamma:g}" for gamma in gammas[1:])]
-  return report.markdown(("fine-tuning", "AR judge NLL", *head), rows)
+  return markdown.table(("fine-tuning", "AR judge NLL", *head), rows)
 
 
 def last(run: str, metric: str) -> float | None:
@@ -252,7 +252,7 @@ def ntp_term() -> str:
       )
     )
   head = ("fine-tuning", "NTP validation loss, nats/token", "against NTP", "masked loss")
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def ablation() -> str:
@@ -271,7 +271,7 @@ def ablation() -> str:
       )
     )
   head = ("training", "judge NLL at gamma 0", "at gamma 0.35", "first mask, nats", "NTP, nats")
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def recipe(run: str, metric: str = "eval/ntp_loss") -> float:
@@ -290,14 +290,14 @@ def listed(words: Sequence[str]) -> str:
 def findings() -> str:
   """What the table says, in words."""
   before = listed([f"{100 * cost_before(gamma):+.0f} %" for gamma in _GAMMAS])
-  now = listed([report.percent(cost(gamma)) for gamma in _GAMMAS])
-  texts = report.find(validation(), name="ar")["prompts"]
+  now = listed([markdown.percent(cost(gamma)) for gamma in _GAMMAS])
+  texts = markdown.find(validation(), name="ar")["prompts"]
   return "\n".join(
     (
-      f"* The fine-tuned model's own AR text is {report.percent(tuning_cost())} above the original's, in judge "
+      f"* The fine-tuned model's own AR text is {markdown.percent(tuning_cost())} above the original's, in judge "
       "NLL: a price that is paid before any bound.",
       f"* On {texts} validation prompts, on which choices were made, gamma {listed([f'{g:g}' for g in _GAMMAS])} "
-      f"had seemed to cost {before} ([validation.jsonl](validation.jsonl), without intervals). Here it is {now}.",
+      f"had seemed to cost {before} ([validation.jsonl](validation.jsonl), from a modified tree, without intervals). Here it is {now}.",
       f"* Texts repeat themselves: {100 * repeats(gamma=0.1).value:.0f} % of the 4-grams at gamma 0.1 and "
       f"{100 * repeats(name='ar').value:.0f} % of AR's were there before in the same text, "
       f"{100 * repeats(ORIGINAL, name='ar').value:.0f} % of the original's. Greedy text that repeats is likely, so "
@@ -320,9 +320,9 @@ def aims() -> str:
   return "\n".join(
     (
       f"* 1.8x within 5 % of the same model's AR judge NLL: {_met(0.05, points[0.2][1].value)} by EB decoding, "
-      f"{points[0.2][0]} costs {report.percent(points[0.2][1])}. 2.3x within 15 %: "
-      f"{_met(0.15, points[0.8][1].value)}, {points[0.4][0]} costs {report.percent(points[0.4][1])} and "
-      f"{points[0.8][0]} {report.percent(points[0.8][1])}. Verified decoding of the same weights has "
+      f"{points[0.2][0]} costs {markdown.percent(points[0.2][1])}. 2.3x within 15 %: "
+      f"{_met(0.15, points[0.8][1].value)}, {points[0.4][0]} costs {markdown.percent(points[0.4][1])} and "
+      f"{points[0.8][0]} {markdown.percent(points[0.8][1])}. Verified decoding of the same weights has "
       f"{verified(drafting='fused', block_size=4).value:.1f}x to {second:.1f}x at no cost in quality.",
       "* NTP validation loss within 3 % of the NTP fine-tuned model: "
       f"{100 * above_ntp('SBD'):+.1f} % on the raw stories with 300 steps (first section). With the recipe's own "
@@ -334,12 +334,22 @@ def aims() -> str:
   )
 
 
+def draw_sweep(path: pathlib.Path) -> None:
+  """AR, EB and verified decoding: quality against tokens per forward."""
+  plot.draw_sweep(of_rule(True), path)
+
+
+def draw_steps(path: pathlib.Path) -> None:
+  """The recipe's checkpoints: quality against tokens per forward."""
+  plot.draw_sweep([row for found in by_steps().values() for row in found.values()], path)
+
+
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--picture", type=pathlib.Path, help="PNG of AR, EB and verified decoding")
   args = parser.parse_args(argv)
   if args.picture:
-    plot.draw_sweep(of_rule(True), args.picture)
+    draw_sweep(args.picture)
   for table in (bounds, rules, speeds, steps, ntp_term, ablation):
     print(f"{table.__doc__}\n\n{table()}\n")
   return 0

@@ -16,14 +16,10 @@ import pathlib
 import sys
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from sbdjax import figures
 from sbdjax.bench import roofline
-from sbdjax.evals import paired, report
-from sbdjax.evals.bootstrap import Interval
+from sbdjax.bootstrap import Interval
+from sbdjax.evals import markdown, paired
 
 HERE = pathlib.Path(__file__).resolve().parent
 LLAMA_8B = roofline.NetworkShape(
@@ -68,7 +64,7 @@ def point(**decoder: Any) -> dict[str, Any]:
     decoder = {"candidates": False} | decoder
     if decoder["drafting"] == "fan_out":
       decoder = {"points": 0} | decoder
-  return report.find(points(), **decoder)
+  return markdown.find(points(), **decoder)
 
 
 def ar() -> dict[str, Any]:
@@ -108,7 +104,7 @@ def comparison() -> str:
   rows = [
     (
       name_of(row["settings"]["decoder"]),
-      report.against(row, ar()),
+      markdown.against(row, ar()),
       paired.tokens_per_forward(row).shown(2),
       f"{width(row):.1f}",
       paired.judge_nll(row).shown(3),
@@ -118,7 +114,7 @@ def comparison() -> str:
     for row in points()
   ]
   head = ("decoding", "judge NLL against AR", "tokens per forward", "query tokens per forward")
-  return report.markdown((*head, "judge NLL", "repeats", *heads), rows)
+  return markdown.table((*head, "judge NLL", "repeats", *heads), rows)
 
 
 def prompts() -> str:
@@ -153,7 +149,7 @@ def findings() -> str:
   return "\n".join(
     (
       f"* **Lossless beats bounded.** At gamma 0.4 EB decoding has {eb['tpf']:.2f} tokens per forward and text "
-      f"{report.percent(cost(0.4))} worse under the judge; verified decoding of the same weights has "
+      f"{markdown.percent(cost(0.4))} worse under the judge; verified decoding of the same weights has "
       f"{alternating[1]:.1f} (alternating) to {max(second):.1f} with the AR text itself.",
       "* **Fan-out is worth its width while decoding is memory-bound.** Drafting after every acceptance point "
       f"(k = 8) gives {plain[0]:.2f} tokens in every *single* forward, against {plain[1]:.2f} fused and "
@@ -192,45 +188,37 @@ def speeds() -> str:
     )
     for row in points()
   ]
-  return report.markdown(("decoding", "tokens/s", "times AR"), rows)
+  return markdown.table(("decoding", "tokens/s", "times AR"), rows)
 
 
-def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+def draw(path: pathlib.Path, rows: list[dict[str, Any]] | None = None) -> None:
   """Tokens per forward against what a forward costs."""
-  figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+  rows = points() if rows is None else rows
   kinds = {
-    "AR": ("black", "*"),
-    "SBD": ("tab:gray", "o"),
-    "verified, alternating": ("tab:blue", "v"),
-    "verified, fused": ("tab:green", "^"),
-    "verified, fan-out": ("tab:orange", "s"),
+    "AR": ("AR", figures.BLACK, "*"),
+    "SBD": ("SBD (another text)", figures.GREY, "o"),
+    "verified, alternating": ("verified, alternating", figures.COLOURS[0], "v"),
+    "verified, fused": ("verified, fused", figures.COLOURS[2], "^"),
+    "verified, fan-out": ("verified, fan-out", figures.COLOURS[1], "s"),
   }
-  named = [(name_of(row["settings"]["decoder"]), row) for row in rows]
-  for kind, (color, marker) in kinds.items():
-    some = [(name, row) for name, row in named if name.startswith(kind)]
-    second = ["second choices" in name for name, _ in some]
-    found = [paired.tokens_per_forward(row) for _, row in some]
-    place = [width(row) for _, row in some], [x.value for x in found]
-    below = [0.0 if x.low is None else x.value - x.low for x in found]
-    above = [0.0 if x.high is None else x.high - x.value for x in found]
-    axes.errorbar(*place, yerr=[below, above], fmt="none", ecolor=color, elinewidth=1, capsize=2)
-    axes.scatter(
-      *place,
-      s=46,
-      marker=marker,
-      edgecolors=color,
-      facecolors=[color if s or kind in ("AR", "SBD") else "none" for s in second],
-      label=kind + (" (filled: second choices)" if any(second) else ""),
-      zorder=3,
-    )
-  axes.set_xscale("log", base=2)
-  axes.set_xlabel("query tokens per forward")
-  axes.set_ylabel("tokens per forward")
-  axes.set_ylim(bottom=0.8)
-  axes.grid(alpha=0.3)
-  axes.set_title("One SBD model; every verified point puts out the AR text", fontsize=11)
-  axes.legend(fontsize=8, loc="upper left")
-  figure.savefig(path, dpi=140)
+  with figures.drawing(path, figures.COLUMN, 3.1) as figure:
+    axes = figure.add_subplot()
+    for kind, (label, colour, marker) in kinds.items():
+      some = [row for row in rows if name_of(row["settings"]["decoder"]).startswith(kind)]
+      for second in (False, True):
+        chosen = [r for r in some if bool(r["settings"]["decoder"].get("candidates")) is second]
+        found = [paired.tokens_per_forward(row) for row in chosen]
+        filled = second or kind in ("AR", "SBD")
+        if chosen:
+          axes.errorbar(
+            list(map(width, chosen)), [x.value for x in found], yerr=figures.bars(found), fmt=marker,
+            markersize=7 if kind == "AR" else 4.5, color=colour, elinewidth=0.8,
+            markerfacecolor=colour if filled else "white",
+            label=label + (", second choices" if second else ""),
+          )  # fmt: skip
+    figures.log_axis(axes, "x")
+    axes.set(xlabel="query tokens per forward", ylabel="tokens per forward", ylim=(0.8, None))
+    figures.legend_below(figure, 2)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -238,7 +226,7 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("folder", type=pathlib.Path, help="with points.jsonl, for verified.png")
   rows = points(parser.parse_args(argv).folder)
   reference = next(row for row in rows if row["settings"]["decoder"]["name"] == "ar")
-  draw(rows, parser.parse_args(argv).folder / "verified.png")
+  draw(parser.parse_args(argv).folder / "verified.png", rows)
   named = [(name_of(row["settings"]["decoder"]), row) for row in rows]
   different = [
     name for name, row in named

@@ -11,8 +11,8 @@ whose logits differ by less than 1e-3, it is a tie, and counted. What methods th
 is scored by the model itself, in float32. With --dtype=mixed the methods of --float32 are decoded in
 float32, too, and are rows of their own.
 
-One line a prompt is added to --raw, kinds in turns; re-running the command resumes. At the end
-`points.py` makes --out of it: one JSON line a method.
+One line per prompt is added to --raw, kinds in turns; re-running the command resumes. At the end
+`points.py` makes --out of it: one JSON line per method.
 """
 
 from __future__ import annotations

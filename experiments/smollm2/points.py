@@ -1,4 +1,4 @@
-"""What `measure.py` wrote prompt by prompt, as one line a method: sums, and intervals over prompts.
+"""What `measure.py` wrote prompt by prompt, as one line per method: sums, and intervals over prompts.
 
 python experiments/smollm2/points.py runs/smollm2_raw.jsonl --out=points.jsonl
 """
@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from sbdjax import bootstrap
 from sbdjax.data import files
 from sbdjax.errors import DataError
-from sbdjax.evals import bootstrap
 
 # Of a `Result`, kept for each prompt and method.
 FIELDS = ("valid", "nfe", "query_tokens", "drafted", "accepted", "seconds")
@@ -24,7 +24,7 @@ _OF_PROMPTS = ("index", "kind", "prompt_tokens", "prefill_seconds", "runs", "set
 
 
 def read(path: pathlib.Path, settings: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-  """The lines of a file, one a prompt.
+  """The lines of a file, one per prompt.
 
   Raises:
     DataError: they are of other `settings`, or of several.

@@ -11,13 +11,10 @@ import pathlib
 import sys
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from sbdjax import figures
 
 HERE = pathlib.Path(__file__).resolve().parent
-LOSSLESS, LOSSY, OTHERS = "#0072B2", "#D55E00", "#7f7f7f"
+LOSSLESS, LOSSY, OTHERS = figures.COLOURS[0], figures.COLOURS[1], figures.GREY
 
 
 def interval(found: dict[str, float]) -> str:
@@ -150,32 +147,30 @@ def colour_of(line: dict[str, Any]) -> str:
   return LOSSY if line["texts_that_differ"] > line["by_ties"] else LOSSLESS
 
 
-def draw(lines: list[dict[str, Any]], path: pathlib.Path, title: str) -> None:
-  """Bars of x AR, with intervals."""
-  lines = lines[::-1]
-  figure, axes = plt.subplots(figsize=(9, 0.36 * len(lines) + 1.3), layout="constrained")
+def draw(path: pathlib.Path, lines: list[dict[str, Any]] | None = None) -> None:
+  """Bars of x AR, with intervals; beside them the values, and tokens per forward."""
+  lines = (lines_of("points.jsonl") if lines is None else lines)[::-1]
   found = [line["kinds"]["all"]["speed_over_ar"] for line in lines]
   values = [f["value"] for f in found]
   errors = [[f["value"] - f["low"] for f in found], [f["high"] - f["value"] for f in found]]
-  axes.barh(range(len(lines)), values, xerr=errors, color=[colour_of(line) for line in lines])
-  for i, (line, f) in enumerate(zip(lines, found, strict=True)):
-    tpf = line["kinds"]["all"]["tokens_per_forward"]["value"]
-    axes.text(
-      f["high"] + 0.02, i, f"{f['value']:.2f}x  ({tpf:.2f} tokens per forward)", va="center"
-    )
-  axes.axvline(1, color="black", lw=0.8)
-  axes.set_yticks(range(len(lines)), [line["method"] for line in lines])
-  axes.set_xlim(0, max(f["high"] for f in found) * 1.6)
-  axes.set_xlabel("tokens per second / those of AR, by the clock")
-  axes.set_title(title, loc="left", fontsize=10)
   names = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
-  shown = [colour for colour in names if colour in map(colour_of, lines)]
-  if len(shown) > 1:
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in shown]
-    texts = [names[colour] for colour in shown]
-    figure.legend(handles, texts, loc="outside lower center", ncols=len(shown), fontsize=8)
-  axes.spines[["top", "right"]].set_visible(False)
-  figure.savefig(path, dpi=130)
+  with figures.drawing(path, figures.PAGE, 0.24 * len(lines) + 0.75) as figure:
+    axes = figure.add_subplot()
+    colours = [colour_of(line) for line in lines]
+    axes.barh(range(len(lines)), values, xerr=errors, color=colours, height=0.65)
+    for i, (line, f) in enumerate(zip(lines, found, strict=True)):
+      tpf = line["kinds"]["all"]["tokens_per_forward"]["value"]
+      text = f"{f['value']:.2f}x  ({tpf:.2f} tokens per forward)"
+      axes.text(max(1, f["high"]) + 0.02, i, text, va="center", fontsize=7)
+    axes.axvline(1, color=figures.BLACK, lw=0.6)
+    axes.set_yticks(range(len(lines)), [line["method"] for line in lines])
+    axes.set(xlim=(0, max(f["high"] for f in found) * 1.5), xlabel="tokens/s, AR = 1")
+    axes.grid(False, axis="y")
+    shown = [colour for colour in names if colour in colours]
+    for colour in shown if len(shown) > 1 else ():
+      axes.bar(0, 0, color=colour, label=names[colour])
+    if len(shown) > 1:
+      figures.legend_below(figure, len(shown))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -183,16 +178,13 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("points", type=pathlib.Path)
   parser.add_argument("--places", type=pathlib.Path, help="what measure.py --places wrote")
   parser.add_argument("--picture", type=pathlib.Path)
-  parser.add_argument(
-    "--title", default="SmolLM2-135M-Instruct on Spec-Bench, two CPU cores, float32"
-  )
   args = parser.parse_args(argv)
   lines = [json.loads(line) for line in args.points.read_text().splitlines()]
   print(main_table(lines), kinds_table(lines), sep="\n")
   if args.places:
     print(places_table([json.loads(line) for line in args.places.read_text().splitlines()]))
   if args.picture:
-    draw(lines, args.picture, args.title)
+    draw(args.picture, lines)
   return 0
 
 

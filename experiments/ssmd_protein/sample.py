@@ -6,7 +6,7 @@
 Both curves come from the same weights: masked diffusion by the trunk alone with numbers of steps,
 and self-speculative sampling with the grid of (N, dtau) of Table 2 (arXiv:2510.03929). What a
 sampler is worth is the likelihood of held-out proteins under it, log p(x given how it was drawn)
-exact, in nats a residue. Of its own samples, `--length` residues between begin and end marks, the
+exact, in nats per residue. Of its own samples, `--length` residues between begin and end marks, the
 any-order bound under the trunk and the entropy of residues are recorded. (The paper folds its
 samples with ESMFold; a model as small as `:cpu` folds to nothing.) Recorded too is what targets
 could reach at best with these drafts. Re-running the command measures what is missing. `tables.md`
@@ -17,16 +17,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import pathlib
 import sys
 
 import jax
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
+from sbdjax import figures
 from sbdjax.cli import flags
 from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
@@ -40,6 +38,7 @@ from sbdjax.likelihood import elbo
 from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 
+HERE = pathlib.Path(__file__).resolve().parent
 HELD_OUT = "held-out proteins"
 STEPS = "4,6,8,12,16,24,32,48,64,96,126"
 
@@ -102,7 +101,7 @@ def _name(record: dict) -> str | None:
 
 
 def likelihood_curves(records: list[dict]) -> dict[str, list[tuple[float, float]]]:
-  """(mean NFE, nats a residue) of held-out proteins under each sampler."""
+  """(mean NFE, nats per residue) of held-out proteins under each sampler."""
   return {
     _name(record): sorted((x["mean_nfe"], x["nats_per_residue"]) for x in record["likelihood"])
     for record in records
@@ -115,41 +114,42 @@ def table(records: list[dict]) -> str:
   curves = likelihood_curves(records)
   negated = {name: [(nfe, -nats) for nfe, nats in curve] for name, curve in curves.items()}
   found = equal_quality.compare(negated, [name for name in curves if "MDM" in name])
-  lines = equal_quality.markdown(found, "nats a residue", "NFE")
+  lines = equal_quality.markdown(found, "nats per residue", "NFE")
   return "\n".join(["# NFE at equal likelihood of held-out proteins", "", *lines, ""])
 
 
-def draw(records: list[dict], path: str):
-  """Likelihood of held-out proteins by sampler; bound and entropy of samples; all against NFE."""
-  figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
+def draw(path: pathlib.Path, records: list[dict] | None = None) -> None:
+  """Likelihood of held-out proteins by sampler; bound and entropy of samples; all against NFE.
+
+  Bars of the bound: two standard errors over samples. Those of the likelihoods would be of proteins,
+  which are the same for all samplers, and as long as the curves are high.
+  """
+  if records is None:
+    lines = (HERE / "points.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
   points = [r for r in records if "nfe" in r]
-  colours = ("#0072B2", "#D55E00", "#56B4E9")
-  colour = dict(zip(dict.fromkeys(filter(None, map(_name, records))), colours, strict=False))
-  for name, curve in likelihood_curves(records).items():
-    axes[0].plot(*zip(*curve, strict=True), "o-", color=colour[name], label=name)
-  for label in dict.fromkeys(r["settings"]["label"] for r in points):
-    group = sorted((r for r in points if r["settings"]["label"] == label), key=lambda r: r["nfe"])
-    for axis, field in zip(axes[1:], ("bound", "entropy"), strict=True):
-      axis.plot(
-        [r["nfe"] for r in group], [r[field] for r in group], "o-", color=colour[_name(group[0])]
-      )
-  names = (
-    "held-out proteins under the sampler,\nnats a residue",
-    "samples' bound under the trunk,\nnats a residue",
-    "entropy of samples' residues, nats",
-  )
-  for axis, name in zip(axes, names, strict=True):
-    axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    axis.set_xlabel("NFE (full forwards)")
-    axis.set_ylabel(name)
-    axis.grid(alpha=0.3)
-  held_out = next(r for r in records if r["settings"]["label"] == HELD_OUT)
-  for axis, field in zip(axes[1:], ("bound", "entropy"), strict=True):
-    axis.axhline(held_out[field], color="grey", linestyle=":", label="held-out proteins")
-    axis.legend(fontsize=8)
-  axes[0].legend(fontsize=8)
-  figure.savefig(path, dpi=110)
+  names = dict.fromkeys(filter(None, map(_name, records)))
+  style = {name: dict(color=c, marker=m) for name, c, m in zip(
+    names, figures.COLOURS, figures.MARKERS, strict=False)}  # fmt: skip
+  with figures.drawing(path, figures.PAGE, 2.8) as figure:
+    first, bounds, entropies = figure.subplots(1, 3)
+    for name, curve in likelihood_curves(records).items():
+      first.plot(*zip(*curve, strict=True), label=name, **style[name])
+    for label in dict.fromkeys(r["settings"]["label"] for r in points):
+      group = sorted((r for r in points if r["settings"]["label"] == label), key=lambda r: r["nfe"])
+      nfe, how = [r["nfe"] for r in group], style[_name(group[0])]
+      errors = [2 * r["bound_stderr"] for r in group]
+      bounds.errorbar(nfe, [r["bound"] for r in group], yerr=errors, elinewidth=0.6, **how)
+      entropies.plot(nfe, [r["entropy"] for r in group], **how)
+    titles = ("held-out proteins", "samples under the trunk", "samples' residues")
+    labels = ("nats per residue", "bound, nats per residue", "entropy, nats")
+    for axes, title, label in zip((first, bounds, entropies), titles, labels, strict=True):
+      figures.log_axis(axes, "x")
+      axes.set(title=title, xlabel="NFE (full forwards)", ylabel=label)
+    real = next(r for r in records if r["settings"]["label"] == HELD_OUT)
+    for axes, field in ((bounds, "bound"), (entropies, "entropy")):
+      axes.axhline(real[field], color=figures.GREY, linestyle=":", label=HELD_OUT)
+    figures.legend_below(figure, 2)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -218,7 +218,7 @@ def main(argv: list[str] | None = None) -> int:
     recorder.once(settings, functools.partial(likelihood, measured))
     if not args.no_samples:
       recorder.sweep(label, model, configs, [template] * args.samples, **how)
-  draw(recorder.lines.records, args.picture)
+  draw(pathlib.Path(args.picture), recorder.lines.records)
   pathlib.Path(args.picture).with_name("tables.md").write_text(table(recorder.lines.records))
   return 0
 

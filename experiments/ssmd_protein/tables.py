@@ -11,14 +11,14 @@ import json
 import pathlib
 import sys
 
-from sbdjax.evals import equal_quality, report
+from sbdjax.evals import equal_quality, markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @functools.cache
 def curves() -> dict[str, list[tuple[float, float]]]:
-  """Sampler -> (exact mean NFE, nats a residue of held-out proteins, negated), by ascending NFE."""
+  """Sampler -> (exact mean NFE, nats per residue of held-out proteins, negated), by ascending NFE."""
   found = {}
   for line in (HERE / "points.jsonl").read_text().splitlines():
     record = json.loads(line)
@@ -44,7 +44,7 @@ def ratios(noise: str = "cosine", shift: float = 0.0) -> tuple[float, ...]:
 
   Args:
     noise: schedule of the trunk's steps.
-    shift: nats a residue by which that likelihood is made worse first.
+    shift: nats per residue by which that likelihood is made worse first.
   """
   found = []
   for cost, quality in curves()["ssmd"]:
@@ -94,10 +94,10 @@ def comparison() -> str:
       )
     )
   head = (
-    "nats a residue", "self-speculative NFE (N, Δτ)", "trunk alone, cosine steps: NFE", "ratio",
+    "nats per residue", "self-speculative NFE (N, Δτ)", "trunk alone, cosine steps: NFE", "ratio",
     "ratio if it were 0.006 nats worse", "trunk alone, linear steps: NFE",
   )  # fmt: skip
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def main(argv: list[str] | None = None) -> int:

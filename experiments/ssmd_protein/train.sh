@@ -5,7 +5,7 @@
 #   experiments/ssmd_protein/train.sh FAMILY.fasta [FLAG ...]
 #
 # First the trunk (masked diffusion from scratch; it stands for a pretrained ESM-2 or DPLM), then
-# the block alone. Flags are passed on to both runs; a run that was stopped goes on.
+# the block alone. Flags are passed on to both runs; re-running it resumes.
 set -eu
 proteins=$1
 shift

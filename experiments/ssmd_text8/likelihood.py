@@ -1,4 +1,4 @@
-"""Bits per character of the models as they are sampled, and the exact mean NFE: one line a setting.
+"""Bits per character of the models as they are sampled, and the exact mean NFE: one line per setting.
 
   python experiments/ssmd_text8/likelihood.py --out=likelihood.jsonl --texts=64 --orders=1 \
     --length=256 --data.path=text8_6400k --data.split_sizes='(6000000,200000,200000)' \

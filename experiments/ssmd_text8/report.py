@@ -4,7 +4,7 @@
 
 Reads curves.jsonl (experiments/curves.py), points.jsonl (sample.py) and, where they are,
 likelihood.jsonl; writes figure3.png and tables.md. Figure 3 of arXiv:2510.03929 is the losses and
-the spelling accuracy against NFE; here the accuracy against seconds a sample and the exact
+the spelling accuracy against NFE; here the accuracy against seconds per sample and the exact
 likelihood of the samplers against their NFE stand beside them.
 """
 
@@ -15,22 +15,13 @@ import json
 import pathlib
 import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
+from sbdjax import figures
 from sbdjax.evals import equal_quality
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-_LOSSES = {
-  "draft_loss": "draft",
-  "draft_nelbo": "draft",
-  "target_loss": "target",
-  "target_nelbo": "target",
-  "nelbo": "masked diffusion",
-}
+# Models in words; others are shown as they are named.
+_MODELS = {"no_residual": "SSMD without output residual", "two_causal": "SSMD, two causal blocks"}
 
 
 def read(path: pathlib.Path) -> list[dict]:
@@ -56,58 +47,89 @@ def short(point: dict) -> str:
 
 def likelihood_curves(lines: list[dict]) -> dict[str, list[tuple[float, float]]]:
   """(mean NFE, bits per character) of each model's sampler; windows that grow, or steps."""
-  out: dict[str, list[tuple[float, float]]] = {}
+  return {
+    name: [(x["mean_nfe"], x["bits_per_character"]) for x in curve]
+    for name, curve in likelihoods_by_nfe(lines).items()
+  }
+
+
+def likelihoods_by_nfe(lines: list[dict]) -> dict[str, list[dict]]:
+  """Records of each model's sampler, by NFE; windows that grow, or steps."""
+  out: dict[str, list[dict]] = {}
   for line in lines:
     if "mean_nfe" in line and line.get("dtau", 0.0) < 1:
-      out.setdefault(line["label"], []).append((line["mean_nfe"], line["bits_per_character"]))
-  return {name: sorted(curve) for name, curve in out.items()}
+      out.setdefault(line["label"], []).append(line)
+  return {name: sorted(group, key=lambda x: x["mean_nfe"]) for name, group in out.items()}
 
 
-def draw(curves: list[dict], groups: dict[str, list[dict]], ceiling, likelihoods, path):
-  """The four panels; `ceiling` is the spelling accuracy of held-out text, or None."""
-  figure, axes = plt.subplots(2, 2, figsize=(12, 8.6), layout="constrained")
-  (losses, by_nfe), (by_bits, by_time) = axes
+def draw(path: pathlib.Path, folder: str | pathlib.Path = "") -> None:
+  """Losses; spelling accuracy against NFE and seconds; the samplers' likelihood against NFE.
+
+  Bars: two standard errors, of likelihoods over texts, of spelling over words as if each were drawn
+  by itself.
+
+  Args:
+    path: PNG to write; a PDF is written beside it.
+    folder: of the records; relative ones are below this file's.
+  """
+  folder = pathlib.Path(__file__).resolve().parent / folder
+  groups, curves = grouped(read(folder / "points.jsonl")), read(folder / "curves.jsonl")
+  likelihoods = likelihoods_by_nfe(read(folder / "likelihood.jsonl"))
+  reference = next((p for p in read(folder / "points.jsonl") if "nfe" not in p), None)
   names = dict.fromkeys([*groups, *(c["run"] for c in curves)])
-  colour = dict(zip(names, _COLOURS * len(names), strict=False))
+  styles = {name: dict(color=c, marker=m) for name, c, m in zip(
+    names, figures.COLOURS, figures.MARKERS, strict=False)}  # fmt: skip
+  with figures.drawing(path, figures.PAGE, 5.6) as figure:
+    (losses, by_nfe), (by_bits, by_time) = figure.subplots(2, 2)
+    _losses(losses, curves, styles)
+    for name, group in groups.items():
+      ys, label = [p["spelling"] for p in group], _MODELS.get(name, name)
+      how = dict(yerr=[2 * _error(p) for p in group], elinewidth=0.6, **styles[name])
+      by_nfe.errorbar([p["nfe"] for p in group], ys, label=label, **how)
+      by_time.errorbar([1000 * p["seconds_per_sample"] for p in group], ys, **how)
+    for name, lines in likelihoods.items():
+      errors = [2 * (x["stderr"] or 0.0) for x in lines]
+      at = [x["mean_nfe"] for x in lines], [x["bits_per_character"] for x in lines]
+      by_bits.errorbar(*at, yerr=errors, elinewidth=0.6, **styles[name])
+    some = next(iter(groups.values()))[0]
+    by_time.set_xlabel(f"ms per sample (batch {some['settings']['batch_size']}, {some['device']})")
+    for panel in (by_nfe, by_time):
+      held_out = f"\n(held-out text: {reference['spelling']:.2f})" if reference else ""
+      panel.set_ylabel(f"words spelled right{held_out}")
+    by_bits.set(xlabel="NFE (full forwards), exact", ylabel="bits per character of the sampler")
+    by_nfe.set_xlabel("NFE (full forwards)")
+    for panel in (by_nfe, by_bits, by_time):
+      figures.log_axis(panel, "x")
+    for panel in (losses, by_nfe, by_bits, by_time):
+      panel.set_visible(panel.has_data())
+    figures.legend_below(figure, 3)
+    # The ends of a curve: the settings between them are in the table.
+    figures.place_notes(by_nfe, [
+      figures.Note(p["nfe"], p["spelling"], short(p), styles[name]["color"])
+      for name, group in list(groups.items())[:2] for p in (group[0], group[-1])
+    ])  # fmt: skip
+
+
+def _error(point: dict) -> float:
+  """Standard error of a share of words; 0 where the record does not count them."""
+  share, words = point["spelling"], point.get("words")
+  return (share * (1 - share) / words) ** 0.5 if words else 0.0
+
+
+def _losses(axes, curves: list[dict], styles: dict[str, dict]) -> None:
+  """Training curves: drafts dashed."""
   lines: dict[tuple[str, str], list] = {}
   for c in curves:
     lines.setdefault((c["run"], c["metric"].rpartition("/")[2]), []).append((c["step"], c["value"]))
+  drafts = False
   for (run, metric), values in lines.items():
-    style = "--" if metric.startswith("draft") else "-"
-    label = f"{run}: {_LOSSES.get(metric, metric)}"
-    losses.plot(*zip(*values, strict=True), style, color=colour[run], label=label)
-  losses.set_xlabel("training step")
-  losses.set_ylabel(curves[0]["unit"] if curves else "loss")
-  speculative = [name for name in groups if is_speculative(groups[name])]
-  for axis, field in ((by_nfe, "nfe"), (by_time, "seconds_per_sample")):
-    for name, group in groups.items():
-      ys = [p["spelling"] for p in group]
-      axis.plot([p[field] for p in group], ys, "o-", color=colour[name], label=name)
-      if field == "nfe" and name in speculative[:1]:
-        for i, p in enumerate(group):
-          at = (4, -9) if i % 2 else (-6, 7)  # neighbours' labels go to different sides
-          axis.annotate(short(p), (p[field], p["spelling"]), fontsize=7, xytext=at,
-                        textcoords="offset points", color=colour[name])  # fmt: skip
-    note = "" if ceiling is None else f" (held-out text: {ceiling:.2f})"
-    axis.set_ylabel(f"spelling accuracy{note}")
-  for name, curve in likelihood_curves(likelihoods).items():
-    by_bits.plot(*zip(*curve, strict=True), "o-", color=colour.get(name), label=name)
-  by_nfe.margins(0.1)  # room for the labels
-  by_bits.set_ylabel("bits per character of the sampler")
-  by_bits.set_xlabel("NFE (full forwards), exact")
-  by_nfe.set_xlabel("NFE (full forwards)")
-  some = next(iter(groups.values()))[0]
-  by_time.set_xlabel(f"seconds a sample (batch {some['settings']['batch_size']}, {some['device']})")
-  for axis in (by_nfe, by_bits, by_time):
-    axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-  for axis in axes.flat:
-    axis.grid(alpha=0.3)
-    if axis.has_data():
-      axis.legend(fontsize=8)
-    else:
-      axis.set_visible(False)
-  figure.savefig(path, dpi=110)
+    dashed = metric.startswith("draft")
+    drafts |= dashed
+    axes.plot(*zip(*values, strict=True), "--" if dashed else "-", color=styles[run]["color"])
+  if drafts:
+    axes.plot([], [], "--", color=figures.GREY, label="drafts (other losses: solid)")
+  axes.set(xlabel="update", ylabel=f"held-out loss, {curves[0]['unit']}" if curves else "loss")
+  axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def cell(value, digits: int) -> str:
@@ -123,7 +145,7 @@ def table(groups: dict[str, list[dict]], reference: dict | None) -> list[str]:
     f"{any_point['settings']['samples']} samples of {any_point['settings']['length']} characters; "
     f"words of {any_point['settings']['corpus']}. {note} Acceptance: of the drafts looked at.",
     "",
-    "| model | setting | NFE | spelling | entropy | judge NLL | acceptance | ms a sample |",
+    "| model | setting | NFE | spelling | entropy | judge NLL | acceptance | ms per sample |",
     "|---|---|---|---|---|---|---|---|",
   ]
   for name, group in groups.items():
@@ -154,7 +176,7 @@ def compared(groups: dict[str, list[dict]], likelihoods: list[dict]):
 
   yield "NFE at equal spelling accuracy", "spelling", "NFE", curves("nfe", "spelling")
   seconds = curves("seconds_per_sample", "spelling", 1000)
-  yield "Time at equal spelling accuracy", "spelling", "ms a sample", seconds
+  yield "Time at equal spelling accuracy", "spelling", "ms per sample", seconds
   if all("judge_nll" in p for group in groups.values() for p in group):
     judged = negated(curves("nfe", "judge_nll"))
     yield "NFE at equal NLL under the judge", "judge NLL", "NFE", judged
@@ -195,8 +217,8 @@ def main(argv: list[str] | None = None) -> int:
   if not groups:
     parser.error(f"no measured points in {folder / 'points.jsonl'}: run sample.py first")
   reference = next((p for p in points if "nfe" not in p), None)
-  curves, likelihoods = read(folder / "curves.jsonl"), read(folder / "likelihood.jsonl")
-  draw(curves, groups, reference and reference["spelling"], likelihoods, folder / "figure3.png")
+  likelihoods = read(folder / "likelihood.jsonl")
+  draw(folder / "figure3.png", folder.resolve())
   lines = ["# Samples", "", *table(groups, reference), ""]
   baselines = [name for name in groups if not is_speculative(groups[name])]
   for title, quality, cost, measured in compared(groups, likelihoods):

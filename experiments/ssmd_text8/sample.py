@@ -1,4 +1,4 @@
-"""Samples of masked-diffusion and self-speculative models, measured: one JSON line a setting.
+"""Samples of masked-diffusion and self-speculative models, measured: one JSON line per setting.
 
   python experiments/ssmd_text8/sample.py --out=points.jsonl --samples=1024 --length=256 \
     --data.path=text8_6400k --data.split_sizes='(6000000,200000,200000)' \

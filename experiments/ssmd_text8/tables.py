@@ -12,7 +12,7 @@ import pathlib
 import sys
 from typing import Any
 
-from sbdjax.evals import equal_quality, report
+from sbdjax.evals import equal_quality, markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 ABLATIONS = {
@@ -30,7 +30,7 @@ def lines(name: str) -> list[dict[str, Any]]:
 
 
 def likelihood_curves(name: str) -> dict[str, list[tuple[float, float]]]:
-  """Model -> (exact mean NFE, bits a character of its sampler, negated); windows that grow, or steps."""
+  """Model -> (exact mean NFE, bits per character of its sampler, negated); windows that grow, or steps."""
   found: dict[str, list[tuple[float, float]]] = {}
   for x in lines(name):
     if "mean_nfe" in x and x.get("dtau", 0.0) < 1:
@@ -100,7 +100,7 @@ def ablations() -> str:
     "bits per character there", "NFE there", "NFE MDM needs for that",
     "MDM's NFE / its own, all settings",
   )  # fmt: skip
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def main(argv: list[str] | None = None) -> int:

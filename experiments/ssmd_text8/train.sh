@@ -1,7 +1,7 @@
 #!/bin/sh
 # Trains the models of this experiment: masked diffusion and the self-speculative model for STEPS
 # updates (7000), both again for 1000 updates with the two ablations beside them, and a judge. All
-# but the judge have six blocks; a run that was stopped goes on.
+# but the judge have six blocks; re-running it resumes.
 #
 #   experiments/ssmd_text8/train.sh TEXT8 [FLAG ...]
 #
@@ -30,13 +30,13 @@ run text8_no_residual text8_ssmd:cpu,no_residual "$@"
 run text8_two_causal text8_ssmd:cpu,two_causal "$@"
 run text8_judge text8_ntp:cpu --config.train.steps=3000 "$@"
 
-# Figure 3, left: draft and target losses beside masked diffusion's.
+# Figure 3, left: draft and target losses beside masked diffusion's, which report.py draws.
 curves() {
   folder=$1
   shift
   $python experiments/curves.py --together --bits \
     --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
-    --out="$folder/curves.png" --record="$folder/curves.jsonl" "$@"
+    --record="$folder/curves.jsonl" "$@"
 }
 out=experiments/ssmd_text8
 curves $out MDM=runs/text8_mdm SSMD=runs/text8_ssmd

@@ -84,7 +84,7 @@ def text_of(model: Pretrained, row: Row, result: Result) -> str | None:
 def costs(result: Result, method: Method) -> dict[str, Any]:
   """What a row has cost, for records; `nfe` has the prompt's forwards where the method counts them."""
   nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
-  found = {
+  found: dict[str, Any] = {
     "nfe": nfe,
     "prefill_nfe": result.prefill_nfe,
     "query_tokens": result.query_tokens,

@@ -114,7 +114,7 @@ def measure(
 
   Args:
     name: a backend of `kernels.backend`.
-    copy: bytes a second of `copy_bandwidth`.
+    copy: bytes per second of `copy_bandwidth`.
     read_bytes: a call reads at least as many, over its layers.
   """
   moved = bytes_of(shape, block_size, context)

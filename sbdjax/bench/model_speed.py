@@ -84,7 +84,7 @@ def time_blocks(
 
 
 def read_bytes(lm: LM, params: Any, batch: int, cache: int) -> int:
-  """What a forward of one token a row must read: weights, and the keys and values of the cache.
+  """What a forward of one token per row must read: weights, and the keys and values of the cache.
 
   Of an embedding that is not the output head as well, only the rows of the tokens are read.
   """
@@ -124,7 +124,7 @@ def time_samplers(
   """AR, then SBD; random weights reveal about one token per forward, so only times mean anything.
 
   Args:
-    copy: bytes a second of a copy, read and written ones counted.
+    copy: bytes per second of a copy, read and written ones counted.
   """
   k = block_size
   methods = {

@@ -80,9 +80,9 @@ def cached_forward(
   context: int,
   num_causal: int | None = None,
 ) -> Callable[[], jax.Array]:
-  """A call that runs a cached forward of `block_size` new tokens a row, argmax included.
+  """A call that runs a cached forward of `block_size` new tokens per row, argmax included.
 
-  The cache holds `context` tokens a row. The first `num_causal` of the new tokens are causal, the
+  The cache holds `context` tokens per row. The first `num_causal` of the new tokens are causal, the
   others one open block; None: all are causal. `params` are taken as they are: see `LM.prepare`.
   """
   num_causal = block_size if num_causal is None else num_causal

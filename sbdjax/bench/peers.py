@@ -195,7 +195,7 @@ def ours(decoder: TimedDecoder, method: Method, params: Any, start: int) -> Call
 
 
 def reader(size: int, threads: int) -> Callable[[], float]:
-  """Reads `size` bytes of float32 by so many threads at once, each its own part; bytes a second.
+  """Reads `size` bytes of float32 by so many threads at once, each its own part; bytes per second.
 
   A maximum in numpy: its threads can be told, while XLA takes all it may have, and one thread reads
   more in the same time than by a sum. Four readings a call.
@@ -229,7 +229,7 @@ def timings(
   Args:
     runs: of each contestant, a turn after the other.
     differences: of each.
-    read: threads -> bytes a second that they read.
+    read: threads -> bytes per second that they read.
     bounds: of the median of one number a turn.
   """
   speeds = [[turn.timed / turn.seconds for turn in turns] for turns in runs]

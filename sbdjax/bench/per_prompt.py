@@ -1,7 +1,7 @@
-"""Decoding methods compared prompt by prompt: a prompt is run once, and every method goes on from there.
+"""Decoding methods compared prompt by prompt: a prompt is run once, and every method starts from its cache.
 
 Prompts differ in length and in how well they draft, so methods take turns on each of them, and what
-is compared are sums over prompts (`evals.bootstrap` has their intervals). All prompts are padded to
+is compared are sums over prompts (`sbdjax.bootstrap` has their intervals). All prompts are padded to
 one width, so each method is compiled once; the prompt's own forward is timed apart, for it is the
 same for all.
 """

@@ -289,7 +289,7 @@ def finalists(trials: Sequence[Trial], count: int) -> list[Trial]:
 
 
 def timed(trial: Trial, passes: Sequence[Pass], of_ar: Sequence[Pass]) -> Trial:
-  """`trial` with what its passes over all prompts say, one a turn, beside those of AR."""
+  """`trial` with what its passes over all prompts say, one per turn, beside those of AR."""
   results = passes[0].results
   tokens = _tokens_per_forward(results)
   speeds = [p.tokens_per_second for p in passes]

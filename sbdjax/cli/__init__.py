@@ -49,6 +49,11 @@ VERBS = {
     "sbdjax.cli.evaluate",
     "Losses on a corpus, or benchmarks: --checkpoint=NAME|FILE|WORKDIR [--tasks=NAMES --data=DIR]",
   ),
+  "finetune": Verb(
+    "sbdjax.cli.finetune",
+    "Fine-tune a model on your text, in one command: finetune MODEL --data=FILE|FOLDER "
+    "--method=METHOD --out=DIR",
+  ),
   "generate": Verb(
     "sbdjax.cli.generate",
     "Decode prompts: --checkpoint=NAME|FILE|FOLDER --prompt=TEXT [--decoder.name=METHOD ...] "

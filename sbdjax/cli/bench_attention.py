@@ -2,7 +2,7 @@
 
 Training: forward, and forward with backward, under the masks of --cases for texts of each of
 --lengths, by each of --backends that there is. TFLOP/s count the visible pairs alone. Decoding: windows of
---windows tokens over caches of --contexts tokens, in bytes a second beside those of a copy. Sizes
+--windows tokens over caches of --contexts tokens, in bytes per second beside those of a copy. Sizes
 are small unless flags say otherwise (an 8B model: --num_heads=32 --num_kv_heads=8 --head_dim=128).
 """
 

@@ -1,7 +1,7 @@
 """Latency against tokens per forward: bench parallel [--checkpoint=...] [--tokens=1,2,4,...] [--json]
 
 For each of --block_sizes, forwards of as many rows as make up each of --tokens, with a cache of
---context tokens a row. The knee is where two lines meet that fit all points: time does not depend
+--context tokens per row. The knee is where two lines meet that fit all points: time does not depend
 on the tokens before it, and is proportional to them beyond.
 """
 
@@ -12,18 +12,17 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import figures
 from sbdjax.bench import parallel
 from sbdjax.bench.parallel import ForwardTiming, Knee
 from sbdjax.cli import flags
 from sbdjax.cli.bench_common import report
 from sbdjax.cli.common import Parser
-from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import load_pretrained
@@ -90,29 +89,28 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 
 def draw(found: dict[str, Any], path: pathlib.Path) -> None:
-  """Figure 7 of the paper: latency over parallel tokens, a curve each block size, and the knee."""
+  """Figure 7 of the paper: latency over parallel tokens, a curve each block size, and the knee.
+
+  Medians; the bars reach down to the fastest run. The slowest ones say what else the machine did.
+  """
   points, knee = [ForwardTiming(**p) for p in found["points"]], Knee(**found["knee"])
-  figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-  axes = figure.add_subplot()
-  for size in dict.fromkeys(p.block_size for p in points):
-    curve = [p for p in points if p.block_size == size]
-    tokens = [p.tokens for p in curve]
-    axes.plot(tokens, [1e3 * p.seconds for p in curve], "o-", ms=4, label=f"blocks of {size}")
-  tokens = sorted({p.tokens for p in points})
-  axes.plot(tokens, 1e3 * knee(tokens), "k--", lw=1, label="two lines")
-  if knee.inside:
-    axes.axvline(knee.tokens, color="black", lw=0.8, ls=":")
-    axes.annotate(f"{knee.tokens:.0f}", (knee.tokens, 1e3 * knee.floor), (4, -12),
-                  textcoords="offset points")  # fmt: skip
-  axes.set_xscale("log", base=2)
-  axes.set_yscale("log")
-  axes.set_xticks(tokens, [str(t) for t in tokens])
-  axes.set_xlabel("tokens per forward")
-  axes.set_ylabel("ms")
-  axes.set_title(f"{pathlib.Path(found['checkpoint']).name}, {found['device']}", fontsize=10)
-  axes.legend(fontsize=8)
-  FigureCanvasAgg(figure)
-  write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=140))
+  with figures.drawing(path, figures.COLUMN, 2.8) as figure:
+    axes = figure.add_subplot()
+    for number, size in enumerate(dict.fromkeys(p.block_size for p in points)):
+      curve = [p for p in points if p.block_size == size]
+      medians = [1e3 * p.seconds for p in curve]
+      below = [1e3 * (p.seconds - p.low) for p in curve]
+      axes.errorbar([p.tokens for p in curve], medians, yerr=[below, [0.0] * len(curve)],
+                    marker=figures.MARKERS[number], label=f"blocks of {size}")  # fmt: skip
+    tokens = sorted({p.tokens for p in points})
+    lines = f"two lines, knee at {knee.tokens:.0f}" if knee.inside else "two lines"
+    axes.plot(tokens, 1e3 * knee(np.array(tokens)), "--", color=figures.BLACK, lw=0.8, label=lines)
+    if knee.inside:
+      axes.axvline(knee.tokens, color=figures.BLACK, lw=0.6, ls=":")
+    figures.log_axis(axes, "x", tokens)
+    figures.log_axis(axes, "y", base=10)
+    axes.set(xlabel="tokens per forward", ylabel="ms per forward")
+    figures.legend_below(figure, 2)
 
 
 def main(argv: list[str]) -> int:
@@ -125,11 +123,11 @@ def main(argv: list[str]) -> int:
   add("--context", type=int, default=128, help="tokens in the cache of each row")
   add("--repeats", type=int, default=9, help="timed runs, at least 3")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
-  add("--plot", help="PNG to draw")
+  add("--plot", help="PNG to draw; a PDF is written beside it")
   add("--json", action="store_true", help="print one JSON object")
   args = parser.parse_args(argv)
   found = measure(args)
   if args.plot:
-    draw(found, pathlib.Path(args.plot).expanduser())
+    draw(found, pathlib.Path(args.plot))
   report(found, args.json, show)
   return 0

@@ -32,6 +32,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import bootstrap
 from sbdjax.bench import llama2c, peers, shapes, torch_llama
 from sbdjax.bench.peers import Contestant, PeerTiming, Turn
 from sbdjax.bench.timing import TimedDecoder, summarise
@@ -43,7 +44,7 @@ from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import UsageError
-from sbdjax.evals import bootstrap, record
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.lm import make_lm

@@ -10,17 +10,13 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sbdjax import plain_json
+from sbdjax import figures, plain_json
 from sbdjax.bench import roofline
 from sbdjax.cli.common import Parser
-from sbdjax.data.files import write_atomically
 
 VARIANTS = {"paper": roofline.PAPER, "corrected": roofline.CORRECTED}
 _SHOWN_CACHES = (16, 4096, 65536, 1048576)
@@ -56,35 +52,30 @@ def _short(count: int) -> str:
   return str(count)
 
 
-def draw(found: dict[str, list[dict[str, float]]], title: str) -> Figure:
+def draw(found: dict[str, list[dict[str, float]]], path: pathlib.Path) -> None:
   """Slowdown of a forward against its tokens, and what 4x fewer forwards are worth."""
-  figure = Figure(figsize=(10, 4), layout="constrained")
-  FigureCanvasAgg(figure)
-  left, right = figure.subplots(1, 2)
-  styles = dict(zip(_SHOWN_CACHES, ("-", "--", "-.", ":"), strict=True))
-  for axes, rows, value in (
-    (left, found["table3"], "slowdown"),
-    (right, [r for r in found["table4"] if r["nfe_speedup"] == 4], "speedup"),
-  ):
-    for number, batch in enumerate(sorted({r["batch_size"] for r in rows})):
-      for cache, style in styles.items():
-        line = [r for r in rows if (r["batch_size"], r["kv_cache"]) == (batch, cache)]
-        label = f"batch {batch}" if cache == _SHOWN_CACHES[0] else None
-        at = [r["block_size"] for r in line], [r[value] for r in line]
-        axes.plot(*at, style, color=f"C{number}", label=label, linewidth=1.5)
-    axes.set(xscale="log", xlabel="block size k")
-    axes.set_xticks(sorted({r["block_size"] for r in rows}), minor=False)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-  left.set(ylabel="time(k) / time(1)", yscale="log")
-  left.yaxis.set_major_formatter("{x:g}")
-  left.yaxis.set_minor_formatter("{x:g}")
-  right.set(ylabel="wall-clock speed-up at 4x fewer forwards", ylim=(0, 4.2))
-  caches = ", ".join(f"{style} {_short(cache)}" for cache, style in styles.items())
-  figure.suptitle(f"{title}; keys in the cache: {caches}", fontsize=10)
-  return figure
+  with figures.drawing(path, figures.PAGE, 2.9) as figure:
+    left, right = figure.subplots(1, 2)
+    styles = dict(zip(_SHOWN_CACHES, ("-", "--", "-.", ":"), strict=True))
+    for axes, rows, value in (
+      (left, found["table3"], "slowdown"),
+      (right, [r for r in found["table4"] if r["nfe_speedup"] == 4], "speedup"),
+    ):
+      for number, batch in enumerate(sorted({r["batch_size"] for r in rows})):
+        for cache, style in styles.items():
+          line = [r for r in rows if (r["batch_size"], r["kv_cache"]) == (batch, cache)]
+          at = [r["block_size"] for r in line], [r[value] for r in line]
+          axes.plot(*at, style, color=figures.COLOURS[number])
+      figures.log_axis(axes, "x", [r["block_size"] for r in rows], base=10)
+      axes.set(xlabel="block size k, tokens")
+    for number, batch in enumerate(sorted({r["batch_size"] for r in found["table3"]})):
+      left.plot([], [], color=figures.COLOURS[number], label=f"batch {batch}")
+    for cache, style in styles.items():
+      left.plot([], [], style, color=figures.GREY, label=f"{_short(cache)} keys in the cache")
+    figures.log_axis(left, "y", (1, 2, 5, 10, 20), base=10)
+    left.set(ylabel="time of k tokens / time of one")
+    right.set(ylabel="wall-clock speed-up at 4x fewer forwards", ylim=(0, 4.2))
+    figures.legend_below(figure, 4, left)
 
 
 def _parser() -> Parser:
@@ -92,7 +83,7 @@ def _parser() -> Parser:
   add = parser.add_argument
   add("--variant", choices=tuple(VARIANTS), default="paper", help="FFN as printed, or as meant")
   add("--hardware", choices=tuple(roofline.HARDWARE), help="bf16 peaks of its data sheet")
-  add("--plot", metavar="FILE.png", help="draw it")
+  add("--plot", metavar="FILE.png", help="draw it; a PDF is written beside it")
   add("--json", action="store_true", help="print one JSON object")
   return parser
 
@@ -104,9 +95,7 @@ def main(argv: list[str]) -> int:
   found = tables(VARIANTS[args.variant], hardware)
   title = f"8B model, {args.variant}, {hardware.name}"
   if args.plot:
-    path = pathlib.Path(args.plot).expanduser()
-    figure = draw(found, title)
-    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=130))
+    draw(found, pathlib.Path(args.plot))
   if args.json:
     print(plain_json.dumps(found))
     return 0

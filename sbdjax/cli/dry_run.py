@@ -1,4 +1,4 @@
-"""`train --dry_run`: parameters, bytes a device, and whether a run fits; no weight or text is read."""
+"""`train --dry_run`: parameters, bytes per device, and whether a run fits; no weight or text is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sbdjax import plain_json
 from sbdjax.chunks import CHUNK
-from sbdjax.cli.trajectories import CollectConfig
+from sbdjax.cli.trajectories import SECTIONS, CollectConfig
 from sbdjax.data import config as data_config
 from sbdjax.data.rows import padding_row
 from sbdjax.errors import UsageError
@@ -23,7 +23,7 @@ from sbdjax.losses.base import LossFn
 from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train.dry_run import Needs, needs
-from sbdjax.train.settings import Settings
+from sbdjax.train.settings import Settings, parse_settings
 from sbdjax.train.step_bound import StepBound
 from sbdjax.train.topology import Target
 
@@ -52,6 +52,15 @@ def batch_shapes(config: ConfigDict, settings: Settings) -> dict[str, jax.ShapeD
   row["example_id"] = np.int32(0)
   shapes = {k: (batch_size, *np.shape(v)) for k, v in row.items()}
   return {k: jax.ShapeDtypeStruct(shapes[k], np.asarray(v).dtype) for k, v in row.items()}
+
+
+def settings_of(config: ConfigDict) -> Settings:
+  """The settings of a training config, with a place for what is still to be collected."""
+  kept = {k: v for k, v in config.items() if k not in SECTIONS}
+  training = ConfigDict(kept).copy_and_resolve_references().unlock()
+  if "collect" in config and not training.data.path:
+    training.data.path = "(to be collected)"
+  return parse_settings(training)
 
 
 def _trajectory_row(config: ConfigDict, data: data_config.DataConfig) -> dict[str, Any]:
@@ -99,6 +108,7 @@ def run(
     settings.train,
     settings.parallel,
     devices,
+    memory_bytes=where.chip.memory_bytes,
     chip=where.chip,
     chunk=getattr(settings.loss, "chunk", CHUNK),
   )

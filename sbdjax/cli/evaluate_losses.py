@@ -1,13 +1,13 @@
 """Losses of a checkpoint on a corpus: --checkpoint=NAME|FILE|WORKDIR [--data.source=... --data.path=...]
 
 `--data.FIELD=VALUE` sets a field of DataConfig (default: the embedded validation stories, one
-document a row). Reported are the next-token loss in nats a token (the mean over all targets), and
+document a row). Reported are the next-token loss in nats per token (the mean over all targets), and
 for a model with a mask token the loss on masked tokens in blocks of --block_size, whose masks
 follow from --seed. Of a masked-diffusion model it is the any-order bound, one random number of masks
-a row, in nats (nelbo) and bits a token; of a self-speculative one that of its drafts, and the same
+a row, in nats (nelbo) and bits per token; of a self-speculative one that of its drafts, and the same
 sum for its targets (which bounds nothing: experiments/ssmd_text8 has the exact likelihood).
 `--data.source=text --data.path=FILE --data.split_sizes=(60,0,0) --split=train` takes the first 60
-documents of FILE. A document of more than data.seq_len tokens goes on in another row, without what
+documents of FILE. A document of more than data.seq_len tokens continues in another row, without what
 came before; with --truncate its rest is left out.
 
 Several processes (`launch`, or --distributed on a cluster) compute their shares of each batch.
@@ -72,7 +72,7 @@ def evaluate(
 ) -> dict[str, float]:
   """Means over all targets: ntp_loss (nats), ntp_accuracy, ntp_perplexity, and with a mask token
   masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm` or
-  `losses.ssmd`, and the bound in bits a token.
+  `losses.ssmd`, and the bound in bits per token.
 
   Args:
     layout: of several processes, whose shares of each batch these are; None: one device does all.

@@ -2,8 +2,9 @@
 
 Prompts and metrics are those of lm-evaluation-harness, on files in DIR (or in its folders `eval`,
 `bench` and `wikitext2`). A metric comes with a 95 % interval by bootstrap over items. --out=FILE.jsonl
-keeps what was answered to every item (log-likelihoods of every option, or the text), and a run that
-was stopped goes on from there. --offset, --limit and --spread choose items.
+keeps what was answered to every item (log-likelihoods of every option, or the text); re-running the
+command resumes. Several processes share the items with --shard=0/4, --shard=1/4, ... and one --out;
+the last to end prints the results. --offset, --limit and --spread choose items.
 
 Log-likelihoods of next-token models are exact. Those of masked diffusion are the any-order bound and
 those of self-speculative models the mean over random orders, with --samples and --seed. Texts are
@@ -26,11 +27,11 @@ from sbdjax.cli import flags
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.evals import record, responders
-from sbdjax.evals.record import JsonLines
 from sbdjax.evals.scoring.scorer import scorer_for
+from sbdjax.evals.shared_lines import SharedLines
 from sbdjax.evals.tasks import programs, registry
 from sbdjax.evals.tasks.files import Files
-from sbdjax.evals.tasks.run import InMemory, Outcome, check_settings, run
+from sbdjax.evals.tasks.run import InMemory, Outcome, answer, check_settings, summed_up
 from sbdjax.evals.tasks.task import Generation, Item, Task
 from sbdjax.evals.until import Spent, spent
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
@@ -42,7 +43,7 @@ def _parser() -> Parser:
   flags.add_checkpoint(parser, required=True)
   add("--tasks", required=True, help=f"of {', '.join(registry.tasks())}; or module:NAME")
   add("--data", required=True, metavar="DIR", help="folder of the benchmarks' files")
-  add("--out", metavar="FILE.jsonl", help="where every item is recorded; an old file goes on")
+  add("--out", metavar="FILE.jsonl", help="where every item is recorded; an old file is resumed")
   add("--offset", type=int, default=0, help="first item of each task")
   add("--limit", type=int, help="so many items of each task; default: all")
   add(
@@ -69,6 +70,7 @@ def _parser() -> Parser:
   add("--seed", type=int, default=0, help="of a bound, and of decoders that draw")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--json", action="store_true", help="print one JSON object a task")
+  flags.add_shard(parser, "items")
   return parser
 
 
@@ -101,6 +103,9 @@ def main(argv: list[str]) -> int:
   rest, texts = split_overrides(argv, "decoder")
   args = _parser().parse_args(rest)
   _check(args)
+  share = flags.shard_of(args.shard)
+  if share.name and not args.out:
+    raise UsageError("processes that share the items need --out=FILE.jsonl to join their answers")
   tasks = [registry.find(name) for name in dict.fromkeys(args.tasks.split(","))]
   if args.run_generated_code:
     tasks = [programs.runnable(task) for task in tasks]
@@ -109,15 +114,22 @@ def main(argv: list[str]) -> int:
   model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
   respond, settings = _responders(model, items, args, texts)
   settings |= {"fingerprint": record.fingerprint(model.params), "dtype": model.lm.config.precision}
-  lines = JsonLines(pathlib.Path(args.out).expanduser()) if args.out else InMemory()
+  lines = SharedLines(pathlib.Path(args.out).expanduser(), share) if args.out else InMemory()
   check_settings(lines.records, settings, str(args.out))
   shown = {"tasks": args.tasks, "offset": args.offset, "limit": args.limit, "spread": args.spread}
   about = {"settings": settings, "chosen": shown, **record.provenance()}
   lines.append(about)
-  outcomes = [
-    run(task, some, respond, lines, Progress(task.full_name))
-    for task, some in zip(tasks, items, strict=True)
-  ]
+  for task, some in zip(tasks, items, strict=True):
+    answer(task, share.mine(some), respond, lines, Progress(task.full_name))
+  if isinstance(lines, SharedLines):
+    lines.read()
+  summed = [summed_up(task, some, lines.records) for task, some in zip(tasks, items, strict=True)]
+  outcomes = [found for found in summed if found is not None]
+  if len(outcomes) < len(tasks):
+    print(f"{args.out}: other processes answer the items that are missing, or will")
+    return 0
+  if isinstance(lines, SharedLines):
+    lines.join()
   costs = [_cost(some, task, lines.records) for some, task in zip(items, tasks, strict=True)]
   for task, outcome, cost in zip(tasks, outcomes, costs, strict=True):
     if args.json:

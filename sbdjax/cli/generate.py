@@ -46,7 +46,6 @@ from rich.console import Console
 
 from sbdjax import plain_json
 from sbdjax import prompts as prompting
-from sbdjax.batch.run import costs
 from sbdjax.cli import flags, generate_file, live, methods, tuned
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data import assets, files
@@ -102,13 +101,21 @@ def as_record(
     pieces = prompting.pieces_after(tokenizer, result.prompt_tokens, result.text_tokens)
     text = before_stop("".join(pieces), stop)
     more |= {"pieces": pieces, "prompt_text": tokenizer.decode(result.prompt_tokens)}
+  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
+  if result.causal_passes is not None:
+    more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
   return (
     {
       "prompt_tokens": result.prompt_tokens,
       "tokens": result.tokens,
       "valid_tokens": result.valid,
       "text": text,
-      **costs(result, method),
+      "nfe": nfe,
+      "prefill_nfe": result.prefill_nfe,
+      "query_tokens": result.query_tokens,
+      "drafted": result.drafted,
+      "accepted": result.accepted,
+      "tpf": result.valid / nfe if nfe else 0.0,
       "reveal_step": result.reveal_step,
       "finish": result.finish,
       "seconds": result.seconds,

@@ -12,21 +12,41 @@ docs/many_processes.md.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, Any
 
-from sbdjax import hosts, share
+from sbdjax import failures, hosts, share
 from sbdjax.cli.common import Parser
 from sbdjax.errors import UsageError
 
 _POLL = 0.05
+# JAX ends a process itself when its coordination service fails, with a trace of C++ functions.
+_ENDED_BY_JAX = re.compile(
+  r"F\d{4} .*JAX distributed service detected fatal.*absl::Status: (.{,160})"
+)
+_DETAILS = re.compile(
+  r"[IWE]\d{4} .*(coordination_service|preemption_sync)|Additional GRPC error|:UNKNOWN:Error received"
+)
+
+
+def in_short(lines: Iterable[str]) -> Iterator[str]:
+  """Lines of a process, of which one stands for all by which JAX says that the job is broken."""
+  for line in lines:
+    if ended := _ENDED_BY_JAX.match(line):
+      yield f"error: {failures.lost(ended[1].rstrip(' :'))}"
+      break
+    if not _DETAILS.match(line):
+      yield line
+  for _ in lines:  # a trace follows
+    pass
 
 
 def free_port() -> int:
@@ -87,8 +107,8 @@ class Processes:
         self._readers.append(reader)
 
   def _copy(self, index: int, source: IO[bytes], target: Any) -> None:
-    for line in source:
-      text = line.decode("utf-8", "replace").rstrip("\n")
+    lines = (line.decode("utf-8", "replace").rstrip("\n") for line in source)
+    for text in in_short(lines):
       with self._lock:
         print(f"[{index}] {text}", file=target, flush=True)
 

@@ -119,7 +119,7 @@ def run(size: Size, workdir: pathlib.Path, console: Console) -> None:
     tell(model, blocks, console, size.seconds_per_frame)
 
   part(4, "measuring: the entropy bound γ trades forwards for quality")
-  rows = sweep.measure(grid(models, size), workdir, console)
+  rows = sweep.measure(grid(models, size), workdir, console) or []  # never None alone
   sweep.conclude(rows, workdir, console)
 
   part(5, "what to do next")

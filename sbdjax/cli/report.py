@@ -14,6 +14,11 @@ from sbdjax.data.files import write_atomically
 from sbdjax.report import page, read, rows, tables
 
 
+def _write(path: str, text: str) -> None:
+  as_bytes = text.encode("utf-8", "replace")  # halves of surrogate pairs are no text
+  write_atomically(path, lambda file: file.write(as_bytes))
+
+
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   parser = Parser(prog="report", description=__doc__)
@@ -30,8 +35,7 @@ def main(argv: list[str]) -> int:
     if path:
       written[path] = as_text(found)
   for path, text in written.items():
-    as_bytes = text.encode("utf-8", "replace")  # halves of surrogate pairs are no text
-    write_atomically(path, lambda file, as_bytes=as_bytes: file.write(as_bytes))  # type: ignore[misc]
+    _write(path, text)
   count = sum(len(file.records) for file in files)
   print(f"{count:,} records of {len(files)} files: {', '.join(written)}")
   for file in files:

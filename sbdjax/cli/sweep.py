@@ -5,7 +5,8 @@ method: see `methods`) and `data` (DataConfig, where the prompts come from), and
 gives one dict of overrides per point, like {"decoder.gamma": 0.1}. Each point is one JSON line of
 DIR/points.jsonl, with the sums of every text; re-running the command measures what is missing. Then all points
 decode the first sweep.timed_prompts prompts in turns, sweep.repeats times: a line of DIR/speeds.jsonl (0 repeats: no
-speeds). At the end: tables with 95 % bootstrap intervals over prompts, and DIR/sweep.png. Where the
+speeds). Several processes share the points with --shard=0/4, --shard=1/4, ...; the last to end has
+all points in DIR/points.jsonl, times them and prints the tables. At the end: tables with 95 % bootstrap intervals over prompts, and DIR/sweep.png. Where the
 file has `get_surface`, which names two settings and what is measured over them, a smooth surface is
 fitted (DIR/surface.png) and its best point printed.
 """
@@ -22,13 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax import remote
+from sbdjax.bootstrap import Interval
 from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, open_config, split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
-from sbdjax.evals import paired, plot, surface
-from sbdjax.evals.bootstrap import Interval
+from sbdjax.evals import paired, plot, surface, wording
 from sbdjax.evals.sweep import POINTS, Point, SweepConfig, check_used, make_point, run_sweep
+from sbdjax.share import WHOLE, Share
 
 PICTURE, SURFACE = "sweep.png", "surface.png"
 
@@ -143,14 +145,16 @@ def speed_table(
   return shown
 
 
-def measure(points: Sequence[Point], workdir: pathlib.Path, console: Console) -> list[dict]:
+def measure(
+  points: Sequence[Point], workdir: pathlib.Path, console: Console, share: Share = WHOLE
+) -> list[dict] | None:
   """`run_sweep` with the point being measured shown in `console`."""
 
   def skipped(line: str) -> None:
     console.print(f"already measured: {line}", style="bright_black", highlight=False)
 
   with console.status("opening models ...") as status:
-    return run_sweep(points, workdir, status.update, skipped)
+    return run_sweep(points, workdir, status.update, skipped, share)
 
 
 def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console) -> None:
@@ -173,7 +177,7 @@ def _notes(rows: Sequence[dict[str, Any]], timed: bool) -> Iterator[str]:
   first, sweep = rows[0], rows[0]["settings"]["sweep"]
   yield (
     f"{first['prompts']} prompts of the {sweep['split']} split, batch {first['batch_size']}. "
-    f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats a token under "
+    f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats per token under "
     f"{sweep['judge']}. Reference:\nAR of the same model; where it is not here, the first AR."
   )
   yield (
@@ -216,7 +220,8 @@ def conclude_surface(
     raise UsageError(f"no point of the sweep has {x_name}, {y_name} and {z_name}: see get_surface")
   x, y, z = zip(*found, strict=True)
   fitted = surface.fit(x, y, z)
-  surface.draw(fitted, x, y, names, workdir / SURFACE)
+  in_words = wording.name(x_name), wording.name(y_name), wording.name(z_name)
+  surface.draw(fitted, x, y, in_words, workdir / SURFACE)
   top = max(found, key=lambda point: point[2])
   for label, (a, b, value) in (("measured", top), ("fitted", fitted.best())):
     console.print(
@@ -237,7 +242,9 @@ def main(argv: list[str]) -> int:
   parser.add_argument(
     "--workdir", required=True, help="folder for points.jsonl, speeds.jsonl and sweep.png"
   )
+  flags.add_shard(parser, "points")
   args = parser.parse_args(rest)
+  share = flags.shard_of(args.shard)
   overrides = flags.modern_overrides(overrides)
   config, grid = load_config(args.config, overrides, schema), read_grid(args.config)
   points = [make_point(config, entry, flags.note) for entry in grid]
@@ -245,7 +252,10 @@ def main(argv: list[str]) -> int:
   names = read_surface(args.config)
   console = Console()
   workdir = remote.on_disk(args.workdir)
-  rows = measure(points, workdir, console)
+  rows = measure(points, workdir, console, share)
+  if rows is None:
+    print(f"{workdir}: other processes measure what is missing, or will")
+    return 0
   conclude(rows, workdir, console)
   if names:
     conclude_surface(rows, names, workdir, console)

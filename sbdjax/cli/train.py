@@ -14,6 +14,8 @@ they are: see docs/many_processes.md. A config file with `get_rounds` collects t
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -35,15 +37,42 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   # Programs for devices that are not here can be written to the cache but not read back.
   jax.config.update("jax_enable_compilation_cache", False)
   devices = where.devices()
-  kept = {k: v for k, v in config.items() if k not in trajectories.SECTIONS}
-  training = ConfigDict(kept).copy_and_resolve_references()
-  if "collect" in config and not training.data.path:
-    training.data.path = "(to be collected)"
-  settings = parse_settings(training)
+  settings = dry_run.settings_of(config)
   lm = shape_only(settings)
   settings = for_adapter(settings, lm)
   loss_fn = training_loss(settings, lm)
   return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
+
+
+def start(
+  flag: str, overrides: Mapping[str, str], workdir: Any, traced: profile.Steps | None = None
+) -> Any:
+  """Trains, on from where `workdir` is if it was started before; also in rounds.
+
+  Args:
+    flag: see `common.open_config`.
+    overrides: {"section.field": text}.
+    workdir: a path, also of an object store.
+    traced: updates to trace; of rounds, in each.
+
+  Returns:
+    The training workdir with the model (of rounds, the last), or None where a signal has stopped it.
+
+  Raises:
+    UsageError, DataError, CheckpointError, DivergedError: see `train.build.train`.
+  """
+  found = rounds.read(flag)
+  config = load_config(flag, overrides, _sections(found is not None))
+  if found is None:
+    state = train(config, workdir, traced)
+    return workdir if int(state.step) >= config.train.steps else None
+  planned = rounds.plan(config, found, workdir, overrides)
+  return rounds.run(planned, parse_settings, functools.partial(train, profile=traced))
+
+
+def _sections(in_rounds: bool) -> Callable[[ConfigDict], dict[str, type]]:
+  """config -> the dataclasses of its sections."""
+  return (lambda c: {**schema(c), **trajectories.SECTIONS}) if in_rounds else schema
 
 
 def main(argv: list[str]) -> int:
@@ -68,19 +97,13 @@ def main(argv: list[str]) -> int:
   if args.workdir is None and args.dry_run is None:
     raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
   traced = None if args.profile is None else profile.parse(args.profile)
-  found = rounds.read(args.config)
-  sections = schema if found is None else lambda c: {**schema(c), **trajectories.SECTIONS}
-  config = load_config(args.config, overrides, sections)
   if args.dry_run is not None:
-    return _dry_run(config, args.dry_run, args.json)
+    sections = _sections(rounds.read(args.config) is not None)
+    return _dry_run(load_config(args.config, overrides, sections), args.dry_run, args.json)
   flags.join(args, stoppable=True)
-  workdir = remote.workdir(args.workdir)
-  if found is None:
-    state = train(config, workdir, traced)
-    return 0 if int(state.step) >= config.train.steps else STOPPED
-  planned = rounds.plan(config, found, workdir, overrides)
-  last = rounds.run(planned, parse_settings, functools.partial(train, profile=traced))
+  last = start(args.config, overrides, remote.workdir(args.workdir), traced)
   if last is None:
     return STOPPED
-  print(f"model: {last}")
+  if rounds.read(args.config) is not None:
+    print(f"model: {last}")
   return 0

@@ -1,8 +1,8 @@
 """Collect Jacobi trajectories: --config=FILE.py[:VARIANT] --workdir=DIR [--config.section.field=VALUE ...]
 
 Of a config, the sections `collect` (CollectConfig) and `prompts` (DataConfig) are read. DIR becomes
-a dataset (see sbdjax/data/trajectories.py) that `data.source="trajectories"` trains on. Started
-again with the same workdir, it goes on with the next shard. Several processes share the work with
+a dataset (see sbdjax/data/trajectories.py) that `data.source="trajectories"` trains on. Re-running
+the command resumes with the next shard. Several processes share the work with
 --shard=0/4, --shard=1/4, ...; the last to end completes the dataset.
 """
 

@@ -109,6 +109,19 @@ class LibraryTokenizer:
     """The tokens added to the vocabulary proper, most of them special: text -> id."""
     return {t.content: i for i, t in self._library.get_added_tokens_decoder().items()}
 
+  def extended(
+    self, token: str, token_id: int, file: pathlib.Path | None = None
+  ) -> tokenizers.Tokenizer | None:
+    """The library's tokenizer with one more special token; None where it would not get `token_id`.
+
+    Args:
+      file: the tokenizer.json to extend; None: what this tokenizer is.
+    """
+    text = self._library.to_str() if file is None else file.read_text("utf-8")
+    library = tokenizers.Tokenizer.from_str(text)
+    library.add_special_tokens([token])
+    return library if library.token_to_id(token) == token_id else None
+
   def save(self, folder: pathlib.Path) -> None:
     """Writes tokenizer.json and tokenizer_config.json, of which it can be made again.
 

@@ -12,8 +12,9 @@ from sbdjax.settings import Section, nearest
 SPLITS = ("train", "validation", "test")
 TRAJECTORIES = "trajectories"
 PACKED = "packed"
-FILE_SOURCES = ("text", "jsonl", "fasta", "tokens", PACKED, TRAJECTORIES)
-SOURCES = ("stories", "text8", *FILE_SOURCES)
+MIXTURE = "mixture"
+FILE_SOURCES = ("files", "text", "jsonl", "fasta", "tokens", PACKED, TRAJECTORIES)
+SOURCES = ("stories", "text8", MIXTURE, *FILE_SOURCES)
 TFDS_PREFIX = "tfds:"
 OF_CHECKPOINT = "checkpoint"
 # More processes than machines have cores, and rows longer than any context.
@@ -26,8 +27,10 @@ class DataConfig:
   """What to read and how to cut it into rows.
 
   Attributes:
-    source: "stories" (embedded TinyStories; on their test split no choice was made), "text8", "text"
-      (plain text documents), "jsonl", "fasta" (protein sequences), "tokens" (already tokenized: .npz of `token_file.write_tokens`,
+    source: "stories" (embedded TinyStories; on their test split no choice was made), "text8", "files"
+      (a file or folder, read as its name says: text, JSON lines, Parquet, Arrow, a saved data set of
+      Hugging Face; see `data.folders`), "mixture" (several of them: `mixture`), "text"
+      (plain text documents), "jsonl" (`records.document_of`), "fasta" (protein sequences), "tokens" (already tokenized: .npz of `token_file.write_tokens`,
       .npy), "packed" (a folder of `python -m sbdjax.data.tfds_openwebtext`), "trajectories" (a
       folder of `python -m sbdjax trajectories`), "exercises" (arithmetic, copying, sorting and
       dates, drawn from a seed: `data.exercise_source`), "tfds:NAME", or a source of one's own: a name it
@@ -39,11 +42,20 @@ class DataConfig:
     split_sizes: sizes of train, validation, test in characters (text8) or documents, or fractions
       if none is above 1. Empty: 90 %, 5 %, 5 %, which is the published split of text8.
     separator: what stands between documents of a plain text file.
+    text_field: of JSON lines and tables: the field that holds plain text.
+    mixture: (path, weight) of each part of the source "mixture": of every stretch of the stream, a
+      part has the share of rows that its weight has of all weights. Parts that end begin again.
+    token_dir: of the source "files": a folder that tokens are kept in and read from row by row, for
+      data that do not fit in memory. Empty: they are in memory.
     download: whether text8 may be fetched; `cache_dir` is where it is kept (empty:
       $SBDJAX_CACHE, else ~/.cache/sbdjax).
     tokenizer: as for `tokenizers.load_tokenizer`; in training also "checkpoint": that of
       `init.checkpoint`.
     add_bos, add_eos: put the tokenizer's bos before, its eos after every document of text.
+    chat: a prompt and its response are what a user says and the answer to it: the tokenizer's chat
+      template writes them, as it does `messages`.
+    multiple: each document is given a length that is a multiple of so many tokens, as a
+      block-diffusion model needs it (`corpus.aligned`).
     seq_len: L, tokens in a row.
     packing: "concat" (documents one after the other, cut every L tokens, no padding), "first_fit"
       (whole documents, several in a row; one longer than L is cut), "pad" (one document, or part of
@@ -63,11 +75,16 @@ class DataConfig:
   valid_path: str = ""
   split_sizes: tuple[float, ...] = ()
   separator: str = "<|endoftext|>"
+  text_field: str = "text"
+  mixture: tuple[tuple[str, float], ...] = ()
+  token_dir: str = ""
   download: bool = True
   cache_dir: str = ""
   tokenizer: str = "tok512"
   add_bos: bool = True
   add_eos: bool = False
+  chat: bool = False
+  multiple: int = 1
   seq_len: int = 256
   packing: str = "concat"
   reset_positions: bool = False
@@ -86,8 +103,21 @@ class DataConfig:
       )
     if self.seq_len > _MAX_LENGTH:
       raise UsageError(f"data.seq_len={self.seq_len} is too large: at most {_MAX_LENGTH}")
+    if self.multiple < 1:
+      raise UsageError(f"data.multiple={self.multiple} must be at least 1")
     if not self.separator:
       raise UsageError("data.separator is empty: give the string that stands between documents")
+    if bool(self.mixture) != (self.source == MIXTURE):
+      raise UsageError(
+        f"data.source={self.source!r} and data.mixture={self.mixture!r}: a mixture needs both "
+        "data.source=mixture and data.mixture=((PATH, WEIGHT), ...)"
+      )
+    if any(not path or not weight > 0 for path, weight in self.mixture):
+      raise UsageError(
+        f"data.mixture={self.mixture!r}: give each part a path and a positive weight"
+      )
+    if not self.text_field:
+      raise UsageError("data.text_field is empty: name the field that holds the text")
     sizes = self.split_sizes
     if sizes and (len(sizes) != 3 or min(sizes) < 0 or sizes[0] == 0 or max(sizes) > 2**53):
       raise UsageError(f"data.split_sizes={sizes}: give three sizes (train, validation, test)")

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,18 @@ _PROBE = 1 << 16
 class Document(NamedTuple):
   """One text of a corpus: strings, or token ids that are taken as they are.
 
-  Tokens of `prompt` come first and are no targets of the loss.
+  Attributes:
+    body: the text, or its token ids.
+    prompt: what comes before it and is no target of the loss.
+    targets: of token ids in `body`: which are targets; None: all of them.
+    messages: a conversation ({"role": ..., "content": ...} each) in place of `body` and `prompt`;
+      `conversations.write` makes documents of token ids of it.
   """
 
-  body: str | Sequence[int] | np.ndarray
+  body: str | Sequence[int] | np.ndarray = ""
   prompt: str | Sequence[int] | np.ndarray = ""
+  targets: Sequence[bool] | np.ndarray | None = None
+  messages: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +40,19 @@ class Corpus:
     lengths: [documents] int64, none of them zero, summing to N.
     prompt_lengths: [documents] int64, how many first tokens of each are given, or None (all 0).
     origin: where the text comes from, for people.
+    targets: [N] bool, which tokens after the prompts are targets, or None (all); may be a memmap.
+    largest: the largest id, where that is known without reading all tokens.
+    reopen: (function, arguments) by which another process opens it, where the tokens lie in a file;
+      None: they travel to that process.
   """
 
   tokens: np.ndarray
   lengths: np.ndarray
   prompt_lengths: np.ndarray | None = None
   origin: str = ""
+  targets: np.ndarray | None = None
+  largest: int | None = None
+  reopen: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
   @functools.cached_property
   def starts(self) -> np.ndarray:
@@ -48,12 +62,14 @@ class Corpus:
   @functools.cached_property
   def largest_token(self) -> int:
     """The largest id of all."""
-    return int(np.max(self.tokens))
+    return int(np.max(self.tokens)) if self.largest is None else self.largest
 
   @property
   def fingerprint(self) -> int:
     """A checksum of the lengths and of both ends of the tokens: tells two corpora apart cheaply."""
-    parts = self.lengths, self.tokens[:_PROBE], self.tokens[-_PROBE:]
+    parts = [self.lengths, self.tokens[:_PROBE], self.tokens[-_PROBE:]]
+    if self.targets is not None:
+      parts += [self.targets[:_PROBE], self.targets[-_PROBE:]]
     return functools.reduce(
       lambda crc, part: zlib.crc32(np.ascontiguousarray(part, np.int64).data, crc), parts, 0
     )
@@ -67,7 +83,26 @@ class Corpus:
       begin = int(self.lengths[:first].sum())
       end = begin + int(lengths.sum())
     prompts = None if self.prompt_lengths is None else self.prompt_lengths[first:last]
-    return Corpus(self.tokens[begin:end], lengths, prompts, self.origin)
+    return Corpus(
+      self.tokens[begin:end],
+      lengths,
+      prompts,
+      self.origin,
+      None if self.targets is None else self.targets[begin:end],
+      self.largest,
+      self.reopen and (_take, (self.reopen, first, last)),
+    )
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    if self.reopen is not None:
+      return self.reopen
+    return Corpus, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+
+def _take(reopen: tuple[Callable[..., Corpus], tuple[Any, ...]], first: int, last: int) -> Corpus:
+  """`Corpus.take` of a corpus that is opened again."""
+  function, arguments = reopen
+  return function(*arguments).take(first, last)
 
 
 def smallest_dtype(vocab_size: int) -> type[np.integer]:
@@ -140,6 +175,8 @@ def tokenize(
   parts: list[np.ndarray] = []
   lengths: list[int] = []
   given: list[int] = []
+  some_targets = any(document.targets is not None for document in documents)
+  targets: list[np.ndarray] = []
   for document, prompt, body in zip(documents, prompts, bodies, strict=True):
     check_ids(prompt, tokenizer.vocab_size, origin)
     check_ids(body, tokenizer.vocab_size, origin)
@@ -152,6 +189,10 @@ def tokenize(
     lengths.append(length)
     bos_given = len(pieces[0]) if bos_is_given or len(prompt) else 0
     given.append(bos_given + len(prompt))
+    if some_targets:
+      targets.append(np.ones(length, bool))
+    if document.targets is not None:  # of token ids, which have no eos after them
+      targets[-1][length - len(body) :] = document.targets
   if not parts:
     raise DataError(f"{origin}: the corpus is empty; give a file with some text")
   return Corpus(
@@ -159,4 +200,45 @@ def tokenize(
     np.array(lengths, np.int64),
     np.array(given, np.int64) if any(given) else None,
     origin,
+    np.concatenate(targets) if targets else None,
+  )
+
+
+def aligned(corpus: Corpus, multiple: int, ends: Sequence[int]) -> Corpus:
+  """`corpus` with documents whose lengths are multiples of `multiple` tokens.
+
+  A document that ends in one of `ends` is continued with it, as targets: a block-diffusion model then
+  learns what to put after the end of a text inside a block. Any other loses its last tokens, and one
+  that keeps nothing but its prompt is left out.
+
+  Raises:
+    DataError: no document is left.
+  """
+  if multiple == 1:
+    return corpus
+  given = np.zeros_like(corpus.lengths) if corpus.prompt_lengths is None else corpus.prompt_lengths
+  tokens: list[np.ndarray] = []
+  targets: list[np.ndarray] = []
+  kept: list[int] = []
+  for i, (start, length) in enumerate(zip(corpus.starts, corpus.lengths, strict=True)):
+    span = slice(start, start + length)
+    ids, excess = corpus.tokens[span], int(length) % multiple
+    chosen = np.ones(length, bool) if corpus.targets is None else corpus.targets[span]
+    if excess and int(ids[-1]) in ends:
+      ids = np.concatenate([ids, np.full(multiple - excess, ids[-1])])
+      chosen = np.concatenate([chosen, np.ones(multiple - excess, bool)])
+    elif excess:
+      ids, chosen = ids[:-excess], chosen[:-excess]
+    if len(ids) > given[i]:
+      tokens.append(ids)
+      targets.append(chosen)
+      kept.append(i)
+  if not kept:
+    raise DataError(f"{corpus.origin}: no document has {multiple} tokens: set data.multiple=1")
+  return Corpus(
+    np.concatenate(tokens),
+    np.array([len(ids) for ids in tokens], np.int64),
+    None if corpus.prompt_lengths is None else corpus.prompt_lengths[kept],
+    corpus.origin,
+    None if corpus.targets is None else np.concatenate(targets),
   )

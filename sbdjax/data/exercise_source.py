@@ -21,9 +21,6 @@ class Exercises(Source):
     held_out: of the validation and the test split each.
     seed: of the exercises; another one, other exercises.
     kinds: which, keys of `exercises.KINDS`.
-    multiple: an exercise is continued with eos to a multiple of so many tokens, as a block-diffusion
-      model needs it: it then learns what to put after the end of a text inside a block. The
-      tokenizer needs an eos then.
   """
 
   source: str = "exercises"
@@ -32,11 +29,10 @@ class Exercises(Source):
   held_out: int = 400
   seed: int = 0
   kinds: tuple[str, ...] = tuple(KINDS)
-  multiple: int = 1
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    for name in ("count", "held_out", "multiple"):
+    for name in ("count", "held_out"):
       if getattr(self, name) < 1:
         raise UsageError(f"data.{name}={getattr(self, name)} must be at least 1")
 
@@ -46,19 +42,4 @@ class Exercises(Source):
     drawn = exercises(split, count, self.seed, self.kinds)
     documents = [Document(e.response, e.prompt) for e in drawn]
     origin = f"{count:,} exercises of {', '.join(self.kinds)}, seed {self.seed}, {split}"
-    corpus = self.tokenize(documents, tokenizer, origin)
-    return corpus if self.multiple == 1 else self._continued(corpus, tokenizer)
-
-  def _continued(self, corpus: Corpus, tokenizer: Tokenizer) -> Corpus:
-    """Each document continued with eos to a multiple of `multiple` tokens."""
-    if tokenizer.eos_id is None:
-      raise UsageError(f"data.multiple={self.multiple} needs a tokenizer with an eos: set it to 1")
-    assert corpus.prompt_lengths is not None
-    documents = []
-    for start, length, prompt in zip(
-      corpus.starts, corpus.lengths, corpus.prompt_lengths, strict=True
-    ):
-      ids = corpus.tokens[start : start + length]
-      ends = [tokenizer.eos_id] * (-int(length) % self.multiple)
-      documents.append(Document([*ids[prompt:].tolist(), *ends], ids[:prompt]))
-    return self.tokenize(documents, tokenizer, corpus.origin)
+    return self.tokenize(documents, tokenizer, origin)

@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import json
-import logging
 import lzma
 import os
 import pathlib
@@ -14,10 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from sbdjax import failures, foreign, memory
+from sbdjax.data import records
 from sbdjax.data.corpus import Document
 from sbdjax.errors import DataError
-
-_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -165,53 +163,17 @@ def read_documents(path: pathlib.Path, separator: str) -> list[Document]:
   return documents
 
 
-def _as_document(record: Any) -> Document | None:
-  """The document in a JSON record, or None where it has none of the known forms."""
-  if not isinstance(record, dict):
-    return None
-  if _is_ids(record.get("tokens")) and _is_ids(record.get("prompt_tokens", [])):
-    return Document(record["tokens"], record.get("prompt_tokens", []))
-  if isinstance(record.get("prompt"), str) and isinstance(record.get("response"), str):
-    return Document(record["response"], record["prompt"])
-  return Document(record["text"]) if isinstance(record.get("text"), str) else None
+def read_jsonl(path: pathlib.Path, text_field: str = "text") -> list[Document]:
+  """One JSON object a line; see `records.document_of` for what it may hold.
 
-
-def _is_ids(value: Any) -> bool:
-  return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**31 for item in value)
-
-
-def read_jsonl(path: pathlib.Path) -> list[Document]:
-  """One JSON object a line: `tokens` (and `prompt_tokens`), `prompt` and `response`, or `text`.
-
-  Lines that are damaged or have none of these are skipped, and a warning says how many: a file cut
-  in the middle of its last line is common.
+  Lines that are damaged or hold no text are skipped, and a warning says how many: a file cut in the
+  middle of its last line is common.
 
   Raises:
     DataError: unreadable, or no line is usable.
   """
-  documents, skipped = [], []
-  for number, line in enumerate(read_text(path).split("\n"), 1):
-    if not line.strip():
-      continue
-    try:
-      document = _as_document(json.loads(line))
-    except (ValueError, RecursionError):
-      document = None
-    if document is None:
-      skipped.append(number)
-    elif len(document.body):
-      documents.append(document)
-  if not documents:
-    raise DataError(
-      f"{path} has no usable line among {len(skipped)}: each must be a JSON object with `text`, "
-      "with `prompt` and `response`, or with `tokens`"
-    )
-  if skipped:
-    _log.warning(
-      "%s: skipped %d of %d lines that are damaged or lack text (first: line %d)",
-      path, len(skipped), len(skipped) + len(documents), skipped[0],
-    )  # fmt: skip
-  return documents
+  numbered = enumerate(read_text(path).split("\n"), 1)
+  return list(records.parse_lines(numbered, path, text_field))
 
 
 def read_prompts(path: pathlib.Path) -> list[str]:

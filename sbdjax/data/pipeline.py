@@ -1,7 +1,8 @@
 """Batches for training and evaluation, in Grain.
 
 Global row g of a training stream is row g mod R of epoch g div R (R rows an epoch), in an order
-shuffled anew each epoch. Step k takes the rows [k B, (k + 1) B); process p of n takes the p-th of
+shuffled anew each epoch. Of a mixture each part is such a stream of its own, of which its share of
+the rows is taken in turn. Step k takes the rows [k B, (k + 1) B); process p of n takes the p-th of
 n equal parts of them. So the global batch of a step is the same array for every number of
 processes, and of workers, and the position of a stream is the number of steps taken. Where devices
 cannot share B rows evenly, empty ones (weight 0) are put after them, which are no rows of the stream.
@@ -19,7 +20,7 @@ from sbdjax import memory
 from sbdjax.data.config import PACKED, TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.rows import NO_ENDS, PLANS, Ends, RowPlan, build_row
-from sbdjax.data.sources import load_corpus
+from sbdjax.data.sources import load_corpus, parts_of
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import CheckpointError, DataError, UsageError
 from sbdjax.share import WHOLE, Share
@@ -27,6 +28,7 @@ from sbdjax.share import WHOLE, Share
 Batch = dict[str, np.ndarray]
 
 _MAX_SEED = 2**32
+_SEED_OF_PART = 1_000_003
 _INT32 = 2**31
 # Of the four arrays that a batch has for each token.
 _TOKEN_BYTES = 16
@@ -249,17 +251,21 @@ def make_pipeline(
   _check_batch(batch_size, config.seq_len, share, multiple)
   if not 0 <= seed < _MAX_SEED:
     raise UsageError(f"data seed {seed} must lie in [0, 2^32)")
-  rows = _rows(config, split, seed, tokenizer, corpus)
-  stream = (
-    grain.MapDataset.range(rows.num_rows)
-    .seed(seed)
+  rows, weights = _parts(config, split, seed, tokenizer, corpus)
+  # Seeds of parts are far apart: the order of one epoch is drawn from its seed and its number.
+  streams = [
+    grain.MapDataset.range(part.num_rows)
+    .seed((seed + i * _SEED_OF_PART) % _MAX_SEED)
     .shuffle()
     .repeat()
-    .map_with_index(_Numbered(rows))
-  )
-  dataset = _batched(stream, rows, batch_size, multiple, share)
-  signature = dict(seed=seed, batch_size=batch_size) | rows.signature
-  return TrainBatches(dataset, rows, signature, config.num_workers)
+    .map_with_index(_Numbered(part))
+    for i, part in enumerate(rows)
+  ]
+  whole = streams[0] if len(streams) == 1 else _mixed(streams, weights)
+  source = _Mixture(rows, weights) if len(rows) > 1 else rows[0]
+  dataset = _batched(whole, source, batch_size, multiple, share)
+  signature = dict(seed=seed, batch_size=batch_size) | source.signature
+  return TrainBatches(dataset, source, signature, config.num_workers)
 
 
 def make_eval(
@@ -280,7 +286,8 @@ def make_eval(
   _check_batch(batch_size, config.seq_len, share, multiple)
   if max_batches is not None and max_batches < 1:
     raise UsageError(f"max_batches={max_batches}: evaluate at least one batch")
-  rows = _rows(config, split, None, tokenizer, corpus)
+  parts, weights = _parts(config, split, None, tokenizer, corpus)
+  rows = _Mixture(parts, weights) if len(parts) > 1 else parts[0]
   steps = -(-rows.num_rows // batch_size)
   steps = steps if max_batches is None else min(steps, max_batches)
   stream = grain.MapDataset.range(steps * batch_size).map_with_index(_Numbered(rows))
@@ -300,6 +307,58 @@ def _check_batch(batch_size: int, seq_len: int, share: Share, multiple: int) -> 
     f"a batch of {local:,} rows of {seq_len:,} tokens",
     "lower the batch size (or data.seq_len)",
   )
+
+
+def _parts(
+  config: DataConfig,
+  split: str,
+  seed: int | None,
+  tokenizer: Tokenizer | None,
+  corpus: Corpus | None,
+) -> tuple[list[Rows], list[float]]:
+  """The rows of each part of a mixture and their weights; of any other source, one part."""
+  parts = parts_of(config)
+  if len(parts) > 1 and tokenizer is None:
+    tokenizer = load_tokenizer(config.tokenizer)
+  rows = [_rows(part, split, seed, tokenizer, corpus) for part, _ in parts]
+  return rows, [weight for _, weight in parts]
+
+
+def _mixed(streams: list[grain.MapDataset], weights: list[float]) -> grain.MapDataset:
+  """One stream, of which each part has the share of its weight wherever it is cut."""
+  return grain.MapDataset.mix(streams, weights).map_with_index(_renumbered)
+
+
+def _renumbered(index: int, row: Batch) -> Batch:
+  return row | dict(example_id=np.array(index % _INT32, np.int32))
+
+
+class _Mixture:
+  """Rows of several parts; called, all of them once, in proportion to how many each part has."""
+
+  def __init__(self, parts: list[Rows], weights: list[float]):
+    self.corpus, self.parts = self, parts
+    sizes = [part.num_rows for part in parts]
+    self.num_rows = sum(sizes)
+    self.origin = "; ".join(
+      f"{weight / sum(weights):.1%} {part.corpus.origin}"
+      for part, weight in zip(parts, weights, strict=True)
+    )
+    self.largest_token = max(part.corpus.largest_token for part in parts)
+    self.signature = dict(weights=list(weights), parts=[part.signature for part in parts])
+    # Row j of a part with n rows stands at (j + 1/2) / n of the way.
+    numbers = np.concatenate([(np.arange(n) + 0.5) / n for n in sizes])
+    self._order = np.argsort(numbers, kind="stable")
+    self._ends = np.cumsum(sizes)
+
+  def __call__(self, index: int, row: int) -> Batch:
+    if row >= self.num_rows:  # padding, which every part makes alike
+      return self.parts[0](row, row)
+    place = int(self._order[row])
+    part = int(np.searchsorted(self._ends, place, side="right"))
+    rows = self.parts[part]
+    own = place - (int(self._ends[part]) - rows.num_rows)
+    return rows(own, own)
 
 
 def _rows(

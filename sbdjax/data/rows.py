@@ -175,8 +175,8 @@ def build_row(
     ends: given tokens (weight 0) to stand around each piece; the plan leaves room for them.
 
   Returns:
-    tokens int32[L]; weights float32[L], 1 where the token is a target and 0 for prompts and
-    padding; positions int32[L], from the start of the row or of each piece; segment_ids int32[L],
+    tokens int32[L]; weights float32[L], 1 where the token is a target and 0 for prompts, padding
+    and what the corpus says is none; positions int32[L], from the start of the row or of each piece; segment_ids int32[L],
     1 for all tokens or 1, 2, ... by piece, 0 for padding. Tokens and positions of padding are 0.
   """
   tokens, positions, segments = (np.zeros(seq_len, np.int32) for _ in range(3))
@@ -190,7 +190,9 @@ def build_row(
     tokens[span] = np.concatenate([ends[0], corpus.tokens[piece.start : piece.stop], ends[1]])
     positions[span] = np.arange(size) + (0 if reset_positions else at)
     segments[span] = number + 1 if separate_documents else 1
-    weights[at + before : at + before + body] = 1
+    weights[at + before : at + before + body] = (
+      1 if corpus.targets is None else corpus.targets[piece.start : piece.stop]
+    )
     if corpus.prompt_lengths is not None:
       prompt_stop = corpus.starts[piece.document] + corpus.prompt_lengths[piece.document]
       weights[at : at + before + min(body, max(0, int(prompt_stop) - piece.start))] = 0

@@ -14,7 +14,16 @@ from sbdjax.foreign import contained, read_json
 
 SETTINGS = "settings.json"
 # Settings that say where something lies, and those that say what lies there.
-_PLACES = ("checkpoint", "adapter", "prompts", "path", "valid_path", "cache_dir", "tokenizer")
+_PLACES = (
+  "checkpoint",
+  "adapter",
+  "prompts",
+  "path",
+  "valid_path",
+  "cache_dir",
+  "token_dir",
+  "tokenizer",
+)
 _CHECKSUMS = ("weights_crc32", "prompts_crc32")
 
 

@@ -10,13 +10,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from sbdjax import failures
-from sbdjax.data import assets, text8
-from sbdjax.data.config import SOURCES, SPLITS, TFDS_PREFIX, TRAJECTORIES, DataConfig, check_choice
-from sbdjax.data.corpus import Corpus, Document, check_ids, tokenize
+from sbdjax import failures, memory
+from sbdjax.data import assets, conversations, folders, text8, token_store
+from sbdjax.data.config import (
+  MIXTURE,
+  SOURCES,
+  SPLITS,
+  TFDS_PREFIX,
+  TRAJECTORIES,
+  DataConfig,
+  check_choice,
+)
+from sbdjax.data.corpus import Corpus, Document, aligned, check_ids, tokenize
 from sbdjax.data.fasta import read_fasta
 from sbdjax.data.files import read_documents, read_jsonl
 from sbdjax.data.splits import split_range
@@ -43,7 +51,7 @@ def _split_documents(
   if len(documents) >= len(SPLITS):
     first, last = split_range(len(documents), split, sizes)
     return documents[first:last]
-  if any(len(document.prompt) for document in documents):
+  if any(len(document.prompt) or document.messages for document in documents):
     raise DataError(f"{origin}: too few documents to split; set data.valid_path")
   ranges = [split_range(len(document.body), split, sizes) for document in documents]
   return [Document(d.body[first:last]) for d, (first, last) in zip(documents, ranges, strict=True)]
@@ -61,14 +69,24 @@ def _choose_file(config: DataConfig, split: str) -> tuple[str, bool]:
 def _tokenize(
   documents: list[Document], config: DataConfig, tokenizer: Tokenizer, origin: str
 ) -> Corpus:
-  return tokenize(
-    documents,
+  corpus = tokenize(
+    list(conversations.write(documents, tokenizer, config.chat)),
     tokenizer,
     add_bos=config.add_bos and config.packing != "crop",  # there they stand around what is cut
     add_eos=config.add_eos and config.packing != "crop",
     bos_is_given=config.separate_documents,
     origin=origin,
   )
+  return _aligned(corpus, config, tokenizer)
+
+
+def _aligned(corpus: Corpus, config: DataConfig, tokenizer: Tokenizer) -> Corpus:
+  """Documents as long as `data.multiple` asks for."""
+  # Models of llama2.c end a text with their bos.
+  ends = [i for i in (tokenizer.eos_id, tokenizer.bos_id) if i is not None]
+  if config.multiple > 1 and not ends:
+    raise UsageError(f"data.multiple={config.multiple} needs a tokenizer with an eos: set it to 1")
+  return aligned(corpus, config.multiple, ends)
 
 
 def _load_files(
@@ -87,6 +105,79 @@ def _load_files(
   return load
 
 
+def _load_found(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  """A file or folder of any kind; with `token_dir`, tokens that stay on disk."""
+  file, may_share = _choose_file(config, split)
+  found = folders.find(assets.resolve(file), split if may_share else SPLITS[0])
+  shared = may_share and found.shared
+
+  def documents() -> Iterator[Document]:
+    for path in found.paths:
+      yield from folders.read(path, config.separator, config.text_field)
+
+  if not config.token_dir:
+    there = list(_bounded(documents(), file))
+    if shared:
+      there = _split_documents(there, split, config.split_sizes, file)
+    return _tokenize(there, config, tokenizer, f"{file}: {len(there):,} documents")
+
+  def tokens_of(some: Sequence[Document]) -> Corpus | None:
+    written = list(conversations.write(some, tokenizer, config.chat))
+    return _tokenize(written, config, tokenizer, file) if written else None
+
+  made_of = dict(
+    files=[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in found.paths],
+    tokenizer=[str(tokenizer.origin), tokenizer.vocab_size],
+    settings=[config.separator, config.text_field, config.add_bos, config.add_eos],
+    rows=[config.packing == "crop", config.separate_documents, config.multiple, config.chat],
+  )
+  place = token_store.place(pathlib.Path(config.token_dir).expanduser(), made_of)
+  text = token_store.Text(documents, tokens_of, tokenizer.vocab_size, file)
+  corpus = token_store.load(place, text)
+  return _take_split(corpus, split, config.split_sizes) if shared else corpus
+
+
+def _bounded(documents: Iterable[Document], where: str) -> Iterator[Document]:
+  """`documents`, of which half of the free memory may be filled: their tokens need some, too."""
+  there, size = memory.host(), 0
+  for document in documents:
+    size += len(document.body) + len(document.prompt) + len(str(document.messages))
+    if there is not None and size > there // 2:
+      raise DataError(
+        f"{where} holds more than {memory.show(there // 2)}, half of the memory that is free: set "
+        "data.token_dir to a folder, in which tokens are kept then"
+      )
+    yield document
+
+
+def _take_split(corpus: Corpus, split: str, sizes: Sequence[float]) -> Corpus:
+  """Whole documents of a corpus; of a single one, tokens."""
+  items = len(corpus.lengths) if len(corpus.lengths) > 1 else len(corpus.tokens)
+  return corpus.take(*split_range(items, split, sizes))
+
+
+def _load_mixture(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
+  raise UsageError(
+    "a mixture has rows of several sources and no documents of its own: name one of them as data.path"
+  )
+
+
+def parts_of(config: DataConfig) -> list[tuple[DataConfig, float]]:
+  """The sources of a mixture with their weights; of any other source, itself."""
+  if config.source != MIXTURE:
+    return [(config, 1.0)]
+  return [
+    (dataclasses.replace(config, source=source_of(path), path=path, mixture=()), weight)
+    for path, weight in config.mixture
+  ]
+
+
+def source_of(path: str) -> str:
+  """The source that reads a file or folder, by its name."""
+  return _BY_ENDING.get(pathlib.Path(path).suffix, "files")
+
+
+_BY_ENDING = {".npz": "tokens", ".npy": "tokens", ".fasta": "fasta", ".fa": "fasta"}
 _load_text = _load_files(lambda path, config: read_documents(path, config.separator))
 
 
@@ -119,10 +210,9 @@ def _load_tokens(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus
       f"{tokenizer.vocab_size}: set data.tokenizer to the one that made it"
     )
   if shared:
-    items = len(corpus.lengths) if len(corpus.lengths) > 1 else len(corpus.tokens)
-    corpus = corpus.take(*split_range(items, split, config.split_sizes))
+    corpus = _take_split(corpus, split, config.split_sizes)
   check_ids(corpus.tokens, tokenizer.vocab_size, str(path))
-  return corpus
+  return _aligned(corpus, config, tokenizer)
 
 
 def _load_tfds(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
@@ -148,7 +238,9 @@ _LOADERS: dict[str, Loader] = {
   "stories": _load_stories,
   "text8": _load_text8,
   "text": _load_text,
-  "jsonl": _load_files(lambda path, _: read_jsonl(path)),
+  "files": _load_found,
+  MIXTURE: _load_mixture,
+  "jsonl": _load_files(lambda path, config: read_jsonl(path, config.text_field)),
   "fasta": _load_files(lambda path, _: read_fasta(path)),
   "tokens": _load_tokens,
   TRAJECTORIES: _load_trajectories,

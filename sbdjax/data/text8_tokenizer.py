@@ -16,7 +16,7 @@ _ID_OF_BYTE[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET
 
 @dataclasses.dataclass
 class Text8Tokenizer:
-  """One token a character, 27 characters, no bos and no eos. See `tokenizers.Tokenizer`."""
+  """One token per character, 27 characters, no bos and no eos. See `tokenizers.Tokenizer`."""
 
   mask_id: int | None = None
   origin: str | None = dataclasses.field(default=None, init=False, repr=False, compare=False)

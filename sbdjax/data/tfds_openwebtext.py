@@ -77,7 +77,7 @@ class OpenWebText(tfds.core.GeneratorBasedBuilder):
   Args:
     files: what to read, in this order.
     tokenizer: has an end-of-text token.
-    seq_len: tokens a row.
+    seq_len: tokens per row.
     separator: between the documents of a plain text file.
   """
 

@@ -69,7 +69,7 @@ def _added(x: Mapping[str, Any]) -> tokenizers.AddedToken:
 
 
 def esm(vocab: pathlib.Path) -> tokenizers.Tokenizer | None:
-  """ESM's tokenizer, one token a residue, or None where `vocab` is another kind of vocab.txt.
+  """ESM's tokenizer, one token per residue, or None where `vocab` is another kind of vocab.txt.
 
   Raises:
     DataError: it cannot be read.

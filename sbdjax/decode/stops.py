@@ -23,7 +23,7 @@ from sbdjax.errors import UsageError
 # States of every automaton: nothing of a string has been read; one has been read whole.
 NOTHING, STOPPED = 0, 1
 
-# The table of a large vocabulary takes 2 bytes a token and state.
+# The table of a large vocabulary takes 2 bytes per token and state.
 _FEWEST_STATES, _MOST_STATES = 8, 1024
 
 

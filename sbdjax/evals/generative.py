@@ -20,7 +20,7 @@ class Generative(NamedTuple):
   """What a judge says of a set of texts.
 
   Attributes:
-    nll: nats a token of the judge, every token of every text weighing the same.
+    nll: nats per token of the judge, every token of every text weighing the same.
     tokens: how many were scored.
     characters: of the texts.
     truncated: texts longer than the judge's context, of which the beginning was scored.

@@ -30,7 +30,7 @@ class Measured(NamedTuple):
   Attributes:
     settings: of the sampler.
     estimate: the bound on their likelihood.
-    mean_nfe: full forwards a text, exact given the orders or plans; None where it is not one
+    mean_nfe: full forwards per text, exact given the orders or plans; None where it is not one
       sampler's.
   """
 
@@ -152,7 +152,7 @@ def attainable(nats_D: np.ndarray) -> float:
   """The bound of targets that know the tokens before theirs as well as drafts know revealed ones.
 
   A target with n masks at the beginning and m of them left is then worth a draft with m masks:
-  mean_n mean_{m <= n} nats[m], nats a token. What causal blocks on drafts as in `by_masks` can
+  mean_n mean_{m <= n} nats[m], nats per token. What causal blocks on drafts as in `by_masks` can
   reach, as long as they learn nothing that the trunk did not.
   """
   return float(np.mean(np.cumsum(nats_D) / np.arange(1, len(nats_D) + 1)))

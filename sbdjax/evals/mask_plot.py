@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import ListedColormap
 
-# Nothing, and the kinds of keys: two colours of Okabe and Ito.
-COLOURS = ListedColormap(["#F2F2F2", "#0072B2", "#D55E00"])
+from sbdjax import figures
 
 
 def panel(
@@ -21,7 +19,7 @@ def panel(
   title: str,
   strong: Sequence[int] = (),
 ) -> None:
-  """One mask: a row a query, a column a key, coloured where the query sees the key.
+  """One mask: a row per query, a column per key, coloured where the query sees the key.
 
   Args:
     axes: of matplotlib.
@@ -32,7 +30,7 @@ def panel(
     title: of the panel.
     strong: edges that are drawn wider.
   """
-  axes.imshow(np.where(seen_TxS, kind_S, 0), cmap=COLOURS, vmin=0, vmax=2)
+  axes.imshow(np.where(seen_TxS, kind_S, 0), cmap=figures.KINDS, vmin=0, vmax=2)
   rows, columns = edges
   for line, starts in ((axes.axhline, rows), (axes.axvline, columns)):
     for edge in starts[1:]:
@@ -42,7 +40,8 @@ def panel(
     (axes.set_xticks, columns, names[1], seen_TxS.shape[1]),
   ):
     middles = [(a + b) / 2 - 0.5 for a, b in zip(starts, [*starts[1:], size], strict=True)]
-    ticks(middles, names_of, fontsize=8)
+    ticks(middles, names_of, fontsize=7)
   axes.tick_params(length=0)
   axes.spines[:].set_visible(False)
-  axes.set_title(title, fontsize=10)
+  axes.grid(False)
+  axes.set_title(title, fontsize=8)

@@ -25,7 +25,7 @@ def measurements(results: Sequence[Result], judge: Judge, own: Judge | None) -> 
 
   `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums
   over rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding), `judge_nll` is in
-  nats a token under the judge, `own_nll` and `entropy` (H) under the decoding model's own next-token
+  nats per token under the judge, `own_nll` and `entropy` (H) under the decoding model's own next-token
   distribution along the text (None without `own`); `text_crc32` is equal for equal token ids.
 
   `each` holds the sums of every text, in the order of the prompts, from which intervals are drawn

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from sbdjax import bootstrap
+from sbdjax.bootstrap import Interval
 from sbdjax.decode import flat_names
 from sbdjax.errors import UsageError
-from sbdjax.evals import bootstrap
-from sbdjax.evals.bootstrap import Interval
 
 Row = Mapping[str, Any]
 

@@ -7,13 +7,9 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
-
-from sbdjax.data.files import write_atomically
-from sbdjax.evals import paired
-from sbdjax.evals.bootstrap import Interval
+from sbdjax import figures
+from sbdjax.bootstrap import Interval
+from sbdjax.evals import paired, wording
 
 # Settings that move along a curve, and how they are written beside its points; of several, the
 # first one.
@@ -27,9 +23,6 @@ _ALONG = {
   "dtau": "Δτ",
   "steps": "T",
 }
-# Okabe and Ito's palette: told apart without colour vision, and in grey.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = "osD^vPX"
 
 
 def annotation(decoder: dict[str, Any]) -> str:
@@ -68,8 +61,8 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
   labelled = {}
   for key, group in groups.items():
     s = settings[key]
-    extra = [str(s[n]) if n in ("model", "rule") else f"{n}={s[n]}" for n in differ if n in s]
-    labelled[" ".join([s["name"].upper(), *([", ".join(extra)] if extra else [])])] = group
+    label = wording.described({"name": s["name"], **{n: s[n] for n in differ if n in s}})
+    labelled[label if label not in labelled else f"{label} ({key})"] = group
   return labelled
 
 
@@ -89,14 +82,15 @@ def _styles(groups: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[str, str
   """(colour, marker) of each curve; a reference has the colour of its model's only curve."""
   model = lambda label: _curve_settings(groups[label][0])["model"]
   moving = [label for label in groups if not _is_reference(groups[label])]
+  colours, markers = figures.COLOURS, figures.MARKERS
   styles = {
-    label: (_COLOURS[i % len(_COLOURS)], _MARKERS[(i + i // len(_COLOURS)) % len(_MARKERS)])
+    label: (colours[i % len(colours)], markers[(i + i // len(colours)) % len(markers)])
     for i, label in enumerate(moving)
   }
   for label in groups:
     if label not in styles:
       same = [other for other in moving if model(other) == model(label)]
-      styles[label] = (styles[same[0]][0] if len(same) == 1 else "black", "*")
+      styles[label] = (styles[same[0]][0] if len(same) == 1 else figures.BLACK, "*")
   return styles
 
 
@@ -106,87 +100,65 @@ def _panel(
   styles: Mapping[str, tuple[str, str]],
   x_of: Callable[[dict[str, Any]], Interval],
   y_of: Callable[[dict[str, Any]], Interval],
-) -> None:
-  """One curve a group, with bars from low to high."""
+) -> list[figures.Note]:
+  """One curve a group, with bars from low to high; the notes that its points get."""
+  notes = []
   for label, group in groups.items():
     colour, marker = styles[label]
     points = sorted(group, key=lambda row: _along(row["settings"]["decoder"]))
     xs, ys = [x_of(row) for row in points], [y_of(row) for row in points]
     place = [x.value for x in xs], [y.value for y in ys]
-    bars = dict(xerr=_bars(xs), yerr=_bars(ys), elinewidth=1, capsize=2, color=colour)
+    how = dict(xerr=figures.bars(xs), yerr=figures.bars(ys), elinewidth=0.8, color=colour)
     if _is_reference(group):
       for y in place[1]:
-        axes.axhline(y, color=colour, linestyle="--", linewidth=1.2, alpha=0.7, zorder=1)
-      axes.errorbar(*place, fmt=marker, markersize=12, label=label, zorder=3, **bars)
+        axes.axhline(y, color=colour, linestyle="--", linewidth=0.8, alpha=0.7, zorder=1)
+      axes.errorbar(*place, fmt=marker, markersize=7, label=label, zorder=3, **how)
       continue
-    axes.errorbar(*place, fmt="-", marker=marker, label=label, linewidth=2, markersize=6, **bars)
-    for i, (x, y, row) in enumerate(zip(*place, points, strict=True)):
-      below = i % 2 == 0  # neighbours' labels go to different sides
-      axes.annotate(
-        annotation(row["settings"]["decoder"]),
-        (x, y),
-        xytext=(6, -12) if below else (-6, 7),
-        ha="left" if below else "right",
-        textcoords="offset points",
-        fontsize=9,
-        color=colour,
-        path_effects=[withStroke(linewidth=2.5, foreground="white")],
-      )
-  axes.grid(alpha=0.25)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.tick_params(labelsize=10)
+    axes.errorbar(*place, fmt="-", marker=marker, label=label, **how)
+    texts = (annotation(row["settings"]["decoder"]) for row in points)
+    notes += [
+      figures.Note(x, y, text, colour) for x, y, text in zip(*place, texts, strict=True) if text
+    ]
   axes.margins(x=0.12, y=0.12)
-
-
-def _bars(found: Sequence[Interval]) -> list[list[float]]:
-  """Lengths below and above the values; none where there are no bounds."""
-  low = [0.0 if x.low is None else max(0.0, x.value - x.low) for x in found]
-  high = [0.0 if x.high is None else max(0.0, x.high - x.value) for x in found]
-  return [low, high]
+  return notes
 
 
 def draw_sweep(rows: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
   """Judge NLL and repetition against tokens per forward, and NLL against tokens/s where it was timed.
 
-  Bars are 95 % intervals over prompts; speeds are those of AR decoding in the same turns.
+  Bars are 95 % intervals over prompts; dashed lines are AR decoding, speeds those of AR in the same
+  turns.
 
   Args:
     rows: records of the sweep verb; those of several timing runs are drawn without speeds.
-    path: PNG to write, whole or not at all.
+    path: PNG to write, whole or not at all; a PDF is written beside it.
   """
   speeds = [paired.speed_ratio(row, paired.reference_of(row, rows)) for row in rows]
   found = {id(row): x for row, x in zip(rows, speeds, strict=True) if x is not None}
   timed = len(found) == len(rows)
   panels = 3 if timed else 2
-  figure = Figure(figsize=(5.8 * panels, 5), layout="constrained", dpi=110)
-  FigureCanvasAgg(figure)
-  all_axes = figure.subplots(1, panels)
   groups = curves(rows)
   styles = _styles(groups)
-  forwards = "NFE speed-up (tokens per forward; AR = 1)"
+  forwards = "tokens per forward (AR = 1)"
   first = rows[0]
-  nll = f"NLL under {first['settings']['sweep']['judge']} (nats / token)\nbetter text is lower"
+  nll = f"NLL under {first['settings']['sweep']['judge']}\n(nats per token; lower is better)"
   drawn = [
     (paired.tokens_per_forward, paired.judge_nll, forwards, nll),
     (paired.tokens_per_forward, paired.repetition, forwards, "share of 4-grams seen before"),
     (
       lambda row: found[id(row)],
       paired.judge_nll,
-      f"tokens/s, AR = 1 (batch {first['batch_size']}, {first['device']})",
+      f"tokens/s, AR = 1\n(batch {first['batch_size']}, {first['device']})",
       nll,
     ),
   ]
-  for axes, (x_of, y_of, x_label, y_label) in zip(all_axes, drawn, strict=False):
-    _panel(axes, groups, styles, x_of, y_of)
-    axes.set_xlabel(x_label, fontsize=11)
-    axes.set_ylabel(y_label, fontsize=11)
-  handles, labels = all_axes[0].get_legend_handles_labels()
-  columns = 1 if len(labels) == 1 else panels
-  figure.legend(
-    handles, labels, fontsize=9, frameon=False, loc="outside lower center", ncols=columns
-  )
-  figure.suptitle(
-    f"{first['prompts']} prompts, 95 % intervals over them; dashed lines are AR decoding",
-    fontsize=12,
-  )
-  write_atomically(path, lambda file: figure.savefig(file, format="png"))
+  below = 0.16 * -(-len(groups) // 2)  # the legend
+  with figures.drawing(path, figures.PAGE, 2.6 + below) as figure:
+    all_axes = figure.subplots(1, panels)
+    notes = []
+    for axes, (x_of, y_of, x_label, y_label) in zip(all_axes, drawn, strict=False):
+      notes.append(_panel(axes, groups, styles, x_of, y_of))
+      axes.set(xlabel=x_label, ylabel=y_label)
+    figures.legend_below(figure, 1 if len(groups) == 1 else 2, all_axes[0])
+    for axes, of_panel in zip(all_axes, notes, strict=True):
+      figures.place_notes(axes, of_panel)

@@ -12,12 +12,11 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from sbdjax.data.files import write_atomically
+from sbdjax import figures
 from sbdjax.errors import UsageError
 
 MAX_DEGREE = 6
@@ -116,23 +115,27 @@ def draw(
   labels: tuple[str, str, str],
   path: pathlib.Path,
 ) -> None:
-  """The surface as a contour map, with the measured points and its highest place."""
-  figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-  axes = figure.add_subplot()
-  map_ = axes.contourf(*surface.grid(), levels=14, cmap="viridis")
-  figure.colorbar(map_, label=labels[2])
-  axes.scatter(x, y, s=18, color="black", zorder=3, label="measured")
-  best = surface.best()
-  axes.scatter(*best[:2], s=140, marker="*", color="#D55E00", edgecolor="white", zorder=4,
-               label=f"best of the fit: {best[0]:.0f}, {best[1]:.1f}")  # fmt: skip
-  axes.set_xscale("log", base=2)
-  axes.set_yscale("log", base=2)
-  for side, values in ((axes.xaxis, x), (axes.yaxis, y)):
-    ticks = sorted(set(values))
-    side.set_ticks(ticks, [f"{t:g}" for t in ticks])
-  axes.set_xlabel(labels[0])
-  axes.set_ylabel(labels[1])
-  axes.set_title(f"polynomial of degree {surface.degree} in the logarithms", fontsize=10)
-  axes.legend(loc="upper right", fontsize=8)
-  FigureCanvasAgg(figure)
-  write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=140))
+  """The surface as a contour map, with the measured points and its highest place.
+
+  Args:
+    x, y: the settings that were measured.
+    labels: of x, y and what is measured.
+    path: PNG to write, whole or not at all; a PDF is written beside it.
+  """
+  with figures.drawing(path, figures.COLUMN, 2.9) as figure:
+    axes = figure.add_subplot()
+    # In steps that are read off, from light to dark also in grey.
+    map_ = axes.contourf(*surface.grid(), levels=8, cmap="cividis")
+    figure.colorbar(map_, label=labels[2])
+    over: dict[str, Any] = dict(zorder=3, clip_on=False)
+    axes.scatter(
+      x, y, s=14, color="white", edgecolor="black", linewidth=0.6, label="measured", **over
+    )
+    best = surface.best()
+    axes.scatter(*best[:2], s=70, marker="*", color=figures.COLOURS[1], edgecolor="white",
+                 linewidth=0.6, label=f"best of the fit: {best[2]:,.4g}", **over)  # fmt: skip
+    figures.log_axis(axes, "x", x)
+    figures.log_axis(axes, "y", y)
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    axes.grid(False)
+    figures.legend_below(figure, 2)

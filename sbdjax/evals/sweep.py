@@ -6,6 +6,7 @@ can change. Speeds are a line of speeds.jsonl for the whole grid, timed in one r
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -26,8 +27,10 @@ from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import paired, record, speeds
 from sbdjax.evals.judge import Judge
 from sbdjax.evals.measured import measurements
+from sbdjax.evals.shared_lines import SharedLines
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.settings import nearest, to_dataclass
+from sbdjax.share import WHOLE, Share
 
 POINTS, SPEEDS = "points.jsonl", "speeds.jsonl"
 
@@ -286,15 +289,18 @@ def run_sweep(
   workdir: pathlib.Path,
   measuring: Callable[[str], None],
   skipped: Callable[[str], None],
-) -> list[dict]:
+  share: Share = WHOLE,
+) -> list[dict] | None:
   """Measures what `workdir` lacks, appending one line per point; returns all points in order.
 
   Args:
     measuring: is told, in a line, what is measured next.
     skipped: is told what is measured already.
+    share: of the points, that this process measures; the last to end times all of them.
 
   Returns:
     The records, with `speed` and `tokens_per_second` where points were timed (`sweep.repeats`).
+    None where other processes still measure.
 
   Raises:
     UsageError, DataError, CheckpointError: before anything is measured or written.
@@ -305,31 +311,60 @@ def run_sweep(
     bench.check(point)
   _check_timed_alike(points)
   workdir = record.open_workdir(str(workdir))
-  with workdir_lock.hold(workdir, "sweep"):
-    return _measure(bench, points, workdir, measuring, skipped)
+  with workdir_lock.hold(workdir, "sweep", share.name):
+    _measure(bench, points, SharedLines(workdir / POINTS, share), measuring, skipped, share)
+    if not share.name:
+      return _conclude(bench, points, workdir, measuring, skipped)
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(workdir_lock.hold(workdir, "sweep"))
+    except UsageError:  # another process has not ended, and will see what this one has written
+      return None
+    return _conclude(bench, points, workdir, measuring, skipped)
 
 
 def _measure(
   bench: Bench,
   points: Sequence[Point],
+  lines: SharedLines,
+  measuring: Callable[[str], None],
+  skipped: Callable[[str], None],
+  share: Share,
+) -> None:
+  """Measures what is missing of this share of checked points."""
+  about = record.provenance()
+  for number, point in enumerate(points):
+    if not share.has(number):
+      continue
+    settings = _settings(bench, point)
+    if _found(lines, settings) is not None:
+      skipped(describe(point))
+      continue
+    measuring(f"point {number + 1}/{len(points)}: {describe(point)}")
+    lines.append({"settings": settings, **bench.measure(point), "time": _now(), **about})
+
+
+def _found(lines: SharedLines, settings: dict[str, Any]) -> dict[str, Any] | None:
+  """The record of a point with these settings."""
+  key = key_of(settings)
+  return next((r for r in lines.records if key_of(r["settings"]) == key), None)
+
+
+def _conclude(
+  bench: Bench,
+  points: Sequence[Point],
   workdir: pathlib.Path,
   measuring: Callable[[str], None],
   skipped: Callable[[str], None],
-) -> list[dict]:
-  """`run_sweep`, of checked points."""
-  lines = record.JsonLines(workdir / POINTS)
-  about, rows = record.provenance(), []
-  for number, point in enumerate(points, 1):
-    settings = _settings(bench, point)
-    key = key_of(settings)
-    found = next((r for r in lines.records if key_of(r["settings"]) == key), None)
-    if found is None:
-      measuring(f"point {number}/{len(points)}: {describe(point)}")
-      found = {"settings": settings, **bench.measure(point), "time": _now(), **about}
-      lines.append(found)
-    else:
-      skipped(describe(point))
-    rows.append(found | {"settings": settings})  # the label of now
+) -> list[dict] | None:
+  """The rows of all points in one file, with their speeds; None while some are missing."""
+  lines = SharedLines(workdir / POINTS)
+  every = [_settings(bench, point) for point in points]
+  found = [row for s in every if (row := _found(lines, s)) is not None]
+  if len(found) < len(points):
+    return None
+  lines.join(found)
+  rows = [row | {"settings": s} for row, s in zip(found, every, strict=True)]  # the label of now
   if points[0].sweep.repeats:
     timed = _time(bench, points, record.JsonLines(workdir / SPEEDS), measuring, skipped)
     rows = paired.with_speeds(rows, timed)

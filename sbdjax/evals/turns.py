@@ -14,11 +14,11 @@ import jax
 
 from sbdjax import prompts as prompting
 from sbdjax.bench import per_prompt
+from sbdjax.bootstrap import Interval, paired_ratio, ratio_of_sums
 from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Result
 from sbdjax.decode.method import Method
 from sbdjax.errors import UsageError
-from sbdjax.evals.bootstrap import Interval, paired_ratio, ratio_of_sums
 from sbdjax.evals.tasks.task import Generation, Task, Template
 from sbdjax.evals.until import Written, answer_text
 from sbdjax.interop.pretrained import Pretrained

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 
 from sbdjax import prompts as prompting
+from sbdjax.bootstrap import Interval, ratio_of_sums
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.programs import Shared, shared
-from sbdjax.evals.bootstrap import Interval, ratio_of_sums
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
@@ -31,10 +31,11 @@ class Written(NamedTuple):
 
   def details(self) -> dict[str, Any]:
     """What is recorded of it: JSON-like. `tokens` and `nfe` end where the answer does; `seconds`
-    are those of its batch."""
+    are those of its batch, shared alike by its answers."""
     names = ("nfe", "prefill_nfe", "query_tokens", "drafted", "accepted", "finish", "batch_size")
     numbers = {name: getattr(self.result, name) for name in names}
-    prompt, seconds = len(self.result.prompt_tokens), round(self.result.seconds, 8)
+    prompt = len(self.result.prompt_tokens)
+    seconds = round(self.result.seconds / self.result.batch_size, 8)
     return {
       "prompt_tokens": prompt,
       "text": self.text,
@@ -66,8 +67,7 @@ def spent(records: Sequence[Mapping[str, Any]], counts_prefill: bool = False) ->
   """
   tokens = [r["tokens"] for r in records]
   forwards = [r["nfe"] + counts_prefill * r["prefill_nfe"] for r in records]
-  # Rows of a batch have its seconds, to the last digit.
-  seconds = sum({r["seconds"] for r in records})
+  seconds = sum(r["seconds"] for r in records)
   return Spent(sum(tokens), ratio_of_sums(tokens, forwards), sum(tokens) / seconds)
 
 

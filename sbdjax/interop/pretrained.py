@@ -218,7 +218,7 @@ def _open(
   lm = make_lm(config, attention) if head is None else make_sigma_lm(config, head, attention)
   if not checked:
     check_params(lm, params, str(path))
-  params = _stored(config, params)
+  params = stored(config, params)
   if mesh is not None:
     params = jax.device_put(params, shardings(params))
   tokenizer = tokenizers.load_tokenizer(tokenizer_name, mask_id=config.mask_id)
@@ -227,7 +227,7 @@ def _open(
   return Pretrained(lm, params, tokenizer, generation)
 
 
-def _stored(config: TransformerConfig, params: Any) -> Any:
+def stored(config: TransformerConfig, params: Any) -> Any:
   """`params` in the dtype that the configuration stores them in; an adapter's in its own."""
 
   def convert(path: Any, x: Any) -> jax.Array:

@@ -170,7 +170,7 @@ def load(
   """What the loading warpgroup does: keeps the streams `stages` steps ahead.
 
   Args:
-    steps: number of steps; a computing warpgroup takes each tile once a step, in order.
+    steps: number of steps; a computing warpgroup takes each tile once per step, in order.
     stages: slots of a ring.
     streams: in the order in which a step needs them.
     sources: step -> for each stream, the pieces of device memory that fill its buffers.

@@ -3,7 +3,7 @@
 A text is generated in a random order sigma, so log p(x) = log E_sigma p(x | sigma) is bounded below
 by E_sigma log p(x | sigma) (Self-Speculative Masked Diffusions, equation 12). What is inside the
 average is exact for self-speculative sampling (`ssmd.exact`). So it is for masked diffusion in
-steps, given a plan: the step in which each token is revealed (`over_plans`). With one token a step
+steps, given a plan: the step in which each token is revealed (`over_plans`). With one token per step
 that average is the any-order bound, which needs one forward a sample (`any_order`).
 """
 
@@ -142,11 +142,11 @@ def any_order(
   given_L: Array | None = None,
   length_B: Array | None = None,
 ) -> jax.Array:
-  """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats a text.
+  """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats per text.
 
   (D / n) times the sum of log-probabilities of n masked tokens, in a random place each, n uniform
   on 1 .. D. The numbers n of a text's samples are spread evenly (one uniform shift), which leaves
-  the mean what it is. Sampling one token a forward has exactly this expectation.
+  the mean what it is. Sampling one token per forward has exactly this expectation.
 
   Args:
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
@@ -183,7 +183,7 @@ class PlanTotals(NamedTuple):
   """Texts under random plans of masked diffusion.
 
   Attributes:
-    log_prob: float32 [B, plans], log p(x | plan), nats a text.
+    log_prob: float32 [B, plans], log p(x | plan), nats per text.
     forwards: int32 [B, plans], steps of the plan that reveal anything: its NFE.
   """
 
@@ -205,7 +205,7 @@ def over_plans(
   """log p(x | plan) of texts, where a plan says in which step of the sampler a token is revealed.
 
   Tokens of one step are independent given those of the steps before it, so that is the sum of
-  their log-probabilities, one forward a step. Its mean is the bound of the sampler with that many
+  their log-probabilities, one forward per step. Its mean is the bound of the sampler with that many
   steps (the discrete-time bound of diffusion), and bounds log p(x) as the mean over orders does for
   self-speculative sampling: the two may be compared at equal NFE.
 
@@ -252,7 +252,7 @@ class Estimate(NamedTuple):
   Attributes:
     estimator: what was averaged.
     nats: mean over texts and samples, a token.
-    stderr: its standard error, nats a token.
+    stderr: its standard error, nats per token.
     texts, samples: texts, and orders or noises drawn for each.
     tokens: tokens of a text.
   """
@@ -271,13 +271,13 @@ class Estimate(NamedTuple):
 
   def __str__(self) -> str:
     return (
-      f"{self.bits:.4f} ± {self.stderr / math.log(2):.4f} bits a token "
+      f"{self.bits:.4f} ± {self.stderr / math.log(2):.4f} bits per token "
       f"({self.estimator}, {self.texts} texts of {self.tokens} tokens, {self.samples} samples each)"
     )
 
 
 def summarise(estimator: str, log_prob_BxN: ArrayLike, tokens: int) -> Estimate:
-  """The bound E log p <= log p of [texts, samples] log-probabilities, nats a text.
+  """The bound E log p <= log p of [texts, samples] log-probabilities, nats per text.
 
   The error is that of the mean over texts; with one text, of the mean over its samples (its own
   uncertainty, not that of a corpus), and NaN with one sample in all.

@@ -151,7 +151,7 @@ def run_layers(
   Args:
     module: whose parameters the layers are.
     attend: of the backend that made `plan`.
-    keys_B: of dropout, one a row; None: nothing is dropped.
+    keys_B: of dropout, one per row; None: nothing is dropped.
     cached_kv: as of `Transformer`; None: no keys and values are returned.
     rotary: rotations (`rope.rotation`) of queries and of keys, or None.
     num_open: how many tokens, the last ones, an adapter acts on.

@@ -129,7 +129,7 @@ class SigmaHead(nn.Module):
       embedded_BxLxD: the embedded token of each track.
       here_BxLxD, next_BxLxD: the trunk's stream at the track's place and at the one it predicts.
       here_BxL, next_BxL: int32 positions of both.
-      keys_B: of dropout, one a row; None: nothing is dropped.
+      keys_B: of dropout, one per row; None: nothing is dropped.
 
     Returns:
       [B, L, D]: of each track, for the place it predicts.

@@ -100,7 +100,7 @@ class Transformer(nn.Module):
       positions_BxT: int32 positions.
       mask: rule over [cache slots | T tokens].
       cached_kv: None, or ((k,), (v,)) with k, v of [N, B, K, S, Dh].
-      keys_B: of dropout, one a row; None: nothing is dropped.
+      keys_B: of dropout, one per row; None: nothing is dropped.
 
     Returns:
       hidden [B, T, D] after the final norm, and None or this forward's (k, v), each

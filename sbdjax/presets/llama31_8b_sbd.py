@@ -4,7 +4,7 @@ r"""Set Block Decoding on Llama 3.1 8B, with the paper's settings (section 4).
     --config.init.checkpoint=/path/to/Llama-3.1-8B --config.data.path=/path/to/train.jsonl
   python -m sbdjax train --config=preset:llama31_8b_sbd --dry_run=v5p:4x4x4
 
-AdamW at 3e-4, 200 updates of warm-up, cosine, 2M tokens a batch, 34,000 updates, rows of 32,768
+AdamW at 3e-4, 200 updates of warm-up, cosine, 2M tokens per batch, 34,000 updates, rows of 32,768
 tokens, block sizes drawn from 2 to 16. The variant says how many devices: `:8`, `:64` (default) or
 another multiple of 8 that divides 512; they differ in microbatches alone.
 """

@@ -8,7 +8,7 @@ FILE: subsets of the published corpus, or any web text as .jsonl; data/gpt2 hold
 encoder.json and vocab.bpe. Other places: --config.data.path=DIR --config.data.tokenizer=FOLDER.
 
 Full size as in MD4's small model and the self-speculative paper (arXiv:2510.03929): 12 layers, width
-768, 12 heads, GPT-2's tokens in rows of 1024, 256 rows a batch, 1M steps, cosine schedule, no
+768, 12 heads, GPT-2's tokens in rows of 1024, 256 rows per batch, 1M steps, cosine schedule, no
 dropout, EMA 0.9999. Learning rate and weight decay are those of MD4's own configuration; gradients
 are clipped at norm 1, which they are not there. `:cpu` is a small model on rows of 128 tokens whose
 loss falls visibly within minutes on two cores.

@@ -5,7 +5,7 @@ r"""Fine-tunes stories260K on exercises with one right answer, by every method t
 
 The exercises (sbdjax/data/exercises.py) are drawn from a seed; tests ask other problems in other
 words. Variants: `ntp`, `sbd`, `sbd_no_ntp` (the masked half of its loss alone), `block_diffusion`
-and `jacobi`, which goes on from runs/one_task/ntp (--config.init.checkpoint names another): it
+and `jacobi`, which starts from runs/one_task/ntp (--config.init.checkpoint names another): it
 collects that model's trajectories, then trains on them. experiments/one_task measures all of them.
 """
 

@@ -4,7 +4,7 @@
   python -m sbdjax train --config=preset:text8_ntp:cpu --workdir=runs/text8_ntp_cpu
 
 Full size as in the literature (D3PM, SEDD, MD4): 12 layers, width 768, 12 heads, 256 characters a
-row, 512 rows a batch, 1M steps, 90M / 5M / 5M characters. Published: 1.23 bits per character for
+row, 512 rows per batch, 1M steps, 90M / 5M / 5M characters. Published: 1.23 bits per character for
 the autoregressive transformer of this size (MD4, Table 2). `:cpu` is a small model whose loss
 falls visibly within minutes on two cores.
 """

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sbdjax import bootstrap
+from sbdjax.bootstrap import Interval
+
 _NORMAL_95 = 1.96  # standard errors on either side
 
 
@@ -96,21 +99,25 @@ def _at(record: Mapping[str, Any], path: str, quality: bool) -> Value | None:
   return Value(middle, *bounds)
 
 
-def ratio_of_sums(over: Sequence[float], under: Sequence[float]) -> Value | None:
-  """Sum / sum over texts with its linearised 95 % interval (Cochran 1977, equation 2.46).
+def ratios_of_sums(
+  pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> list[Value | None]:
+  """Sum / sum over texts of each (over, under), with the 95 % interval of `sbdjax.bootstrap`.
 
-  Texts are what varies: the error is that of the mean of over - ratio * under. None where the lists
-  are of different lengths or sum to 0; without bounds for less than two texts.
+  None where the two are of different lengths or the second sums to 0. Without bounds for less than
+  two texts, and where the second would sum to 0 without some of them.
   """
-  total, count = sum(under), len(under)
-  if len(over) != count or not total:
-    return None
-  ratio = sum(over) / total
-  if count < 2:
-    return Value(ratio)
-  squares = sum((a - ratio * b) ** 2 for a, b in zip(over, under, strict=True))
-  error = math.sqrt(squares * count / (count - 1)) / abs(total)
-  return Value(ratio, ratio - _NORMAL_95 * error, ratio + _NORMAL_95 * error)
+  whole = [len(over) == len(under) and bool(sum(under)) for over, under in pairs]
+  some = [pair for pair, ok in zip(pairs, whole, strict=True) if ok]
+  drawn = iter(map(_value, bootstrap.ratios_of_sums(some), [len(under) for _, under in some]))
+  return [next(drawn) if ok else None for ok in whole]
+
+
+def _value(found: Interval, texts: int) -> Value:
+  value, low, high = found
+  if texts < 2 or low is None or high is None or not math.isfinite(high - low):
+    return Value(value)
+  return Value(value, low, high)
 
 
 # Measure -> what it is the ratio of, among the sums of single texts (`each`); of several names the
@@ -123,23 +130,46 @@ _RATIOS = {
 }
 
 
-def _of_texts(each: Mapping[str, Any], key: str) -> Value | None:
-  """A measure from the sums of single texts."""
+def _columns(record: Mapping[str, Any], key: str) -> tuple[list[float], list[float]] | None:
+  """What a measure is the ratio of, of every text; None where the record does not have it."""
+  each = record.get("each")
+  each = each if isinstance(each, Mapping) else {}
   columns = []
   for names in _RATIOS[key]:
     lists = [each[name] for name in names if isinstance(each.get(name), list)]
-    if not lists or None in (values := [number(x) for x in lists[0]]):
+    values = [number(x) for x in lists[0]] if lists else [None]
+    columns.append([x for x in values if x is not None])
+    if len(columns[-1]) != len(values):
       return None
-    columns.append(values)
-  return ratio_of_sums(*columns)  # type: ignore[arg-type]
+  over, under = columns
+  return over, under
 
 
-def measured(record: Mapping[str, Any]) -> dict[str, Value]:
-  """key -> value, of every measure that a record has.
+def measured(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Value]]:
+  """Of each record, key -> value of every measure that it has.
 
   Where it has no bounds but the sums of every text, they follow from those. Samples of a fixed length
   say how many forwards one took: tokens per forward follow.
   """
+  found = [_recorded(record) for record in records]
+  without = [
+    (values, key, columns)
+    for record, values in zip(records, found, strict=True)
+    for key in _RATIOS
+    if key not in values or values[key].low is None
+    if (columns := _columns(record, key))
+  ]
+  counted = ratios_of_sums([columns for _, _, columns in without])
+  for (values, key, _), value in zip(without, counted, strict=True):
+    if value:
+      values[key] = value._replace(value=values[key].value) if key in values else value
+  for record, values in zip(records, found, strict=True):
+    _derive(record, values)
+  return found
+
+
+def _recorded(record: Mapping[str, Any]) -> dict[str, Value]:
+  """The measures that a record names."""
   found: dict[str, Value] = {}
   for measure in MEASURES:
     all_values = (_at(record, path, measure.quality) for path in measure.paths)
@@ -148,13 +178,11 @@ def measured(record: Mapping[str, Any]) -> dict[str, Value]:
       values = [v for v in values if v.low is not None]
     if values:
       found[measure.key] = values[0]
-  each = record.get("each")
-  each = each if isinstance(each, Mapping) else {}
-  for key in _RATIOS:
-    counted = _of_texts(each, key)
-    recorded = found.get(key)
-    if counted and (recorded is None or recorded.low is None):
-      found[key] = counted if recorded is None else counted._replace(value=recorded.value)
+  return found
+
+
+def _derive(record: Mapping[str, Any], found: dict[str, Value]) -> None:
+  """Adds what follows from lengths, forwards and seconds."""
   length = number(record.get("length")) or number(find(record, "settings.length"))
   forwards = found["forwards"].value if "forwards" in found else number(record.get("nfe"))
   if length and forwards and "tpf" not in found:
@@ -166,4 +194,3 @@ def measured(record: Mapping[str, Any]) -> dict[str, Value]:
     found["seconds"] = Value(seconds / prompts)
   if "seconds" in found and length and "tokens_per_second" not in found and found["seconds"].value:
     found["tokens_per_second"] = Value(length / found["seconds"].value)
-  return found

@@ -109,8 +109,6 @@ def _columns(points: Sequence[rows.Point]) -> dict[str, Any]:
   series, at_series = _numbered(names)
   of, at_set = _numbered([p.of for p in points])
   keys = [m.key for m in MEASURES if any(m.key in p.values for p in points)]
-  nothing = Value(None)  # type: ignore[arg-type]
-  column = lambda key, part: [getattr(p.values.get(key, nothing), part) for p in points]
   return {
     "sets": of,
     "series": series,
@@ -119,10 +117,13 @@ def _columns(points: Sequence[rows.Point]) -> dict[str, Any]:
     "file": [p.file for p in points],
     "record": [p.record for p in points],
     "note": [rows.annotation(p.decoder) for p in points],
-    "value": {key: column(key, "value") for key in keys},
-    "low": {key: column(key, "low") for key in keys},
-    "high": {key: column(key, "high") for key in keys},
+    **{part: {key: _part(points, key, part) for key in keys} for part in Value._fields},
   }
+
+
+def _part(points: Sequence[rows.Point], key: str, part: str) -> list[float | None]:
+  """A field of `Value` of every point's measure; None where it was not measured."""
+  return [getattr(p.values[key], part) if key in p.values else None for p in points]
 
 
 def _numbered(names: Sequence[str]) -> tuple[list[str], list[int]]:

@@ -82,20 +82,24 @@ class Text(NamedTuple):
 
 def points(files: Sequence[File]) -> list[Point]:
   """Every record, and part of one, that measures something; training curves apart."""
-  found = []
+  found = [
+    (f, r, of, part)
+    for f, file in enumerate(files)
+    for r, record in enumerate(file.records)
+    if not file.run and not is_curve(record)
+    for of, part in _parts(file.path, record)
+  ]
   speeds = _speeds(files)
-  for f, file in enumerate(files):
-    folder = file.path.rpartition("/")[0]
-    for r, record in enumerate(file.records):
-      if file.run or is_curve(record):
-        continue
-      for of, part in _parts(file.path, record):
-        timed = speeds.get((folder, _identity(part)))
-        point = _point(f, r, of, part)
-        if timed is not None and point.values and "tokens_per_second" not in point.values:
-          point.values["tokens_per_second"] = timed
-        found.append(point)
-  return [point for point in found if point.values]
+  all_values = measures.measured([part for *_, part in found])
+  for (f, _, _, part), values in zip(found, all_values, strict=True):
+    timed = speeds.get((_folder(files[f]), _identity(part)))
+    if timed is not None and values and "tokens_per_second" not in values:
+      values["tokens_per_second"] = timed
+  return [_point(*where, values) for where, values in zip(found, all_values, strict=True) if values]
+
+
+def _folder(file: File) -> str:
+  return file.path.rpartition("/")[0]
 
 
 def _speeds(files: Sequence[File]) -> dict[tuple[str, str], Value]:
@@ -105,14 +109,15 @@ def _speeds(files: Sequence[File]) -> dict[tuple[str, str], Value]:
     for record in file.records:
       listed = record.get("points")
       for timed in listed if isinstance(listed, list) else ():
-        speed = _speed(timed) if isinstance(timed, Mapping) else None
-        if speed is not None:
-          found[file.path.rpartition("/")[0], _identity(timed)] = speed
-  return found
+        batches = _timed(timed) if isinstance(timed, Mapping) else None
+        if batches is not None:
+          found[_folder(file), _identity(timed)] = batches
+  speeds = zip(found, measures.ratios_of_sums(list(found.values())), strict=True)
+  return {key: speed for key, speed in speeds if speed is not None}
 
 
-def _speed(timed: Mapping[str, Any]) -> Value | None:
-  """Tokens/s of a point timed in turns: the tokens of each batch, its seconds of each turn."""
+def _timed(timed: Mapping[str, Any]) -> tuple[list[float], list[float]] | None:
+  """Of a point timed in turns: the tokens of each batch, and its typical seconds."""
   tokens, turns = timed.get("tokens"), timed.get("seconds")
   if not isinstance(tokens, list) or not isinstance(turns, list) or not turns:
     return None
@@ -120,7 +125,7 @@ def _speed(timed: Mapping[str, Any]) -> Value | None:
     return None
   if any(measures.number(x) is None for turn in (tokens, *turns) for x in turn):
     return None
-  return measures.ratio_of_sums(tokens, [median(batch) for batch in zip(*turns, strict=True)])
+  return tokens, [median(batch) for batch in zip(*turns, strict=True)]
 
 
 def _identity(record: Record) -> str:
@@ -148,12 +153,12 @@ def _parts(path: str, record: Record) -> Iterator[tuple[str, Record]]:
         yield path, {**shared, **part}
 
 
-def _point(file: int, number: int, of: str, record: Record) -> Point:
+def _point(file: int, number: int, of: str, record: Record, values: dict[str, Value]) -> Point:
   prompts, batch = measures.number(record.get("prompts")), record.get("batch_size")
   decoder = decoder_of(record)
   if isinstance(batch, int):
     decoder["batch"] = batch
-  return Point(file, number, of, label_of(record), decoder, measures.measured(record), prompts)
+  return Point(file, number, of, label_of(record), decoder, values, prompts)
 
 
 def label_of(record: Record) -> str:
@@ -243,7 +248,7 @@ def curves(files: Sequence[File]) -> list[Curve]:
 
 
 def _metrics(record: Record) -> Iterator[tuple[str, str, float | None]]:
-  if isinstance(record.get("metric"), str):  # one a line
+  if isinstance(record.get("metric"), str):  # one per line
     unit = record.get("unit")
     yield record["metric"], unit if isinstance(unit, str) else "", measures.number(record["value"])
     return

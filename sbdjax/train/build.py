@@ -24,6 +24,7 @@ from sbdjax.interop.pretrained import (
   check_params,
   check_vocabulary,
   load_pretrained,
+  stored,
 )
 from sbdjax.kernels import backend
 from sbdjax.lm import LM, make_lm
@@ -183,7 +184,10 @@ def _open(settings: Settings) -> tuple[Pretrained, Any, dict[str, Any]]:
   given = dict(settings.model)
   if own["adapter"] and isinstance(given.get("adapter"), dict):
     given["adapter"] = {**own["adapter"], **given["adapter"]}
-  return opened, params, {**own, **given}
+  fields = {**own, **given}
+  if fields["param_dtype"] != config.param_dtype:  # of a checkpoint in half precision, say
+    params = stored(dataclasses.replace(config, param_dtype=fields["param_dtype"]), params)
+  return opened, params, fields
 
 
 def for_adapter(settings: Settings, lm: LM | SigmaLM) -> Settings:

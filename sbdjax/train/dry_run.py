@@ -96,7 +96,8 @@ def needs(
   parallel: ParallelConfig,
   devices: Sequence[Any],
   *,
-  chip: Chip,
+  memory_bytes: int,
+  chip: Chip | None = None,
   chunk: int = CHUNK,
 ) -> Needs:
   """Builds the train step abstractly, compiles it for `devices`, and reads what it needs.
@@ -106,7 +107,9 @@ def needs(
     batch: shapes and dtypes of a global batch.
     optim, config, parallel: as for `trainer.train`.
     devices: those of a `topology.Target`; they need not be here.
-    chip: what one of them can do; those compiled for may stand in for it.
+    memory_bytes: of one device.
+    chip: what one of them can do, for the least time of an update; those compiled for may stand in
+      for it.
     chunk: tokens whose logits the loss makes at a time.
 
   Raises:
@@ -133,10 +136,19 @@ def needs(
   compiled = traced.lower().compile()
   seconds = time.perf_counter() - started
   memory = compiled.memory_analysis()
-  kept = memory.argument_size_in_bytes + memory.output_size_in_bytes
-  sent = collectives_lib.read(compiled.as_text(), len(devices), chip.domain)
+  sent = collectives_lib.read(compiled.as_text(), len(devices), chip.domain if chip else 0)
   flops = product_flops(traced.jaxpr) / len(devices)
-  attention = attention_flops(lm, loss_fn, batch) / len(devices)
+  attention, bound = 0.0, None
+  if chip is not None:
+    kept = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    attention = attention_flops(lm, loss_fn, batch) / len(devices)
+    bound = step_bound(
+      chip,
+      flops=flops,
+      attention_flops=attention,
+      moved_bytes=kept + 2 * memory.temp_size_in_bytes,
+      collectives=sent.collectives,
+    )
   gradients = bytes_on_a_device(state.params)
   if config.accumulation > 1:
     gradients += sum(_shard_bytes(x) // x.dtype.itemsize * 4 for x in jax.tree.leaves(state.params))
@@ -152,7 +164,7 @@ def needs(
     state=memory.argument_size_in_bytes,
     temporaries=memory.temp_size_in_bytes,
     activations=max(0, memory.temp_size_in_bytes - gradients - 3 * logits),
-    memory=chip.memory_bytes,
+    memory=memory_bytes,
     compiled_for=devices[0].platform,
     seconds=seconds,
     tokens=int(np.prod(batch["tokens"].shape)),
@@ -160,12 +172,6 @@ def needs(
     attention_flops=attention,
     collectives=collectives_lib.by_kind(sent.collectives),
     unknown_loops=sent.unknown_loops,
-    bound=step_bound(
-      chip,
-      flops=flops,
-      attention_flops=attention,
-      moved_bytes=kept + 2 * memory.temp_size_in_bytes,
-      collectives=sent.collectives,
-    ),
+    bound=bound,
     buffers=at_peak(compiled),
   )

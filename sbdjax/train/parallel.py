@@ -102,7 +102,7 @@ class Layout(NamedTuple):
 
 
 def check_batch(batch_size: int, accumulation: int, shards: int) -> None:
-  """Raises UsageError unless every device gets the same number of examples a microbatch."""
+  """Raises UsageError unless every device gets the same number of examples per microbatch."""
   unit = accumulation * shards
   if batch_size < 1 or batch_size % unit:
     below, above = batch_size // unit * unit, (batch_size // unit + 1) * unit

@@ -35,7 +35,7 @@ class InitConfig:
   Attributes:
     checkpoint: what `load_pretrained` opens (an embedded name, a file, a workdir); empty: random.
     mask_token: give the checkpoint's model a mask token (one more embedding row) if it has none.
-    adapter: file of an adapter of that model, to go on from; empty: none, or a new one where
+    adapter: file of an adapter of that model, to start from; empty: none, or a new one where
       `model.adapter` asks for it.
   """
 

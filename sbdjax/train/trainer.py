@@ -23,6 +23,7 @@ from sbdjax.train.atomic_files import replace_text
 from sbdjax.train.checkpoints import Checkpointer
 from sbdjax.train.environment import environment
 from sbdjax.train.optim import OptimConfig, make_optimizer
+from sbdjax.train.pace import Pace
 from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
 from sbdjax.train.profile import Profiler, Steps
 from sbdjax.train.progress import Progress, make_progress
@@ -39,7 +40,7 @@ class TrainConfig:
 
   Attributes:
     steps: updates.
-    batch_size: examples an update, over all devices and microbatches, which may not divide it: what
+    batch_size: examples per update, over all devices and microbatches, which may not divide it: what
       is missing is empty.
     accumulation: microbatches an update is split into.
     ema_decay: of the parameters' moving average; 0 switches it off.
@@ -325,6 +326,7 @@ def _loop(
     return score
 
   meter = metrics_lib.TrainingMeter(config.log_every, config.steps, log)
+  pace = Pace(int(state.step), config.steps, progress.note)
   for step in range(int(state.step) + 1, config.steps + 1):
     with profiler.step(step):
       with meter.waiting():
@@ -334,6 +336,7 @@ def _loop(
       progress.note(f"trace: {trace} (tensorboard --logdir, with the package xprof)")
     meter.push(step, metrics)
     progress.update(step)
+    pace.update(step)
     checkpointer.check()
     ending = stop.at(step) or step == config.steps
     score = None

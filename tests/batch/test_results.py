@@ -60,13 +60,14 @@ def test_a_finished_file_stands_in_the_order_of_the_requests(tmp_path):
 
 
 def test_a_run_goes_on_wherever_it_was_killed(tmp_path):
-  """Every possible beginning of the file, also half a line or half a character."""
+  """Beginnings of the file: none of it, whole lines, lines without their ends, halves of lines."""
   path = tmp_path / "out.jsonl"
   write(path, order=[3, 1, 4, 0, 2])
   whole = path.read_bytes()
   about = results.about_path(path).read_bytes().replace(b'"finished": true', b'"finished": false')
   unsorted = b"".join((json.dumps(record(row(IDS[i]))) + "\n").encode() for i in (3, 1, 4, 0, 2))
-  for kept in range(len(unsorted) + 1):
+  ends = [i + 1 for i, byte in enumerate(unsorted) if byte == 10]
+  for kept in sorted({0, *ends, *(end - 1 for end in ends), *range(3, len(unsorted), 29)}):
     path.write_bytes(unsorted[:kept])
     results.about_path(path).write_bytes(about)
     there = unsorted[:kept].count(b"\n")

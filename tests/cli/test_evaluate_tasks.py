@@ -59,6 +59,26 @@ def test_items_are_recorded_and_a_stopped_run_goes_on(capsys, data, tmp_path):
   )
 
 
+def test_processes_share_the_items_and_the_last_one_tells(capsys, data, tmp_path):
+  whole, path = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+  args = ["--tasks=arc_easy,lambada_openai", "--json"]
+  _, alone = run(capsys, data, *args, f"--out={whole}")
+  code, printed = run(capsys, data, *args, f"--out={path}", "--shard=1/2")
+  assert code == 0 and "other processes answer the items that are missing" in printed.out
+  code, printed = run(capsys, data, *args, f"--out={path}", "--shard=0/2")
+  assert code == 0 and "arc_easy: 3 of 3" in printed.err
+  for wanted, found in zip(alone.out.splitlines(), printed.out.splitlines(), strict=True):
+    wanted, found = json.loads(wanted), json.loads(found)
+    assert [wanted[n] for n in ("task", "items")] == [found[n] for n in ("task", "items")]
+    for name in ("acc", "perplexity"):
+      assert found.get(name) == pytest.approx(wanted.get(name), rel=1e-5)
+  assert {p.name for p in tmp_path.iterdir()} == {"whole.jsonl", "out.jsonl"}
+  ids = lambda file: sorted((x["task"], x["id"]) for x in lines_of(file) if "task" in x)
+  assert ids(path) == ids(whole)
+  code, printed = run(capsys, data, *args, "--shard=0/2")
+  assert code == 2 and "need --out=FILE.jsonl" in printed.err
+
+
 def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypatch):
   lm = models.lm_of(vocab_size=513, mask_id=512)
   how = GenerationDefaults((), 512, attention="full")

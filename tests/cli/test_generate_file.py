@@ -80,10 +80,11 @@ def test_a_line_is_that_of_its_prompt_alone(tiny, made, capsys):
 def test_an_id_decides_the_noise_and_a_line_its_ends(tiny, made):
   found, model = lines(made[1]), load_pretrained(tiny)
 
+  sampler = AR(Categorical(1.5)).sampler(model.lm, Limits(12, model.generation.eos_ids))
+  run = jax.jit(lambda p, *args: decode(sampler, p, *args).out)
+
   def alone(number):
-    sampler = AR(Categorical(1.5)).sampler(model.lm, Limits(12, model.generation.eos_ids))
     keys = jax.random.fold_in(jax.random.key(0), number)[None]
-    run = jax.jit(lambda p, *args: decode(sampler, p, *args).out)
     out = run(model.params, np.array([[5, 6]], np.int32), np.array([2], np.int32), keys)
     return np.asarray(out.tokens_BxC)[0, 2 : int(out.length_B[0])].tolist()
 
@@ -263,6 +264,17 @@ def test_progress_without_a_terminal(monkeypatch, capsys):
   last = capsys.readouterr().err.splitlines()[-1]
   assert last == "204 of 1,000 prompts, 20 tokens/s, 0.33 prompts/s, 39:48 left"
   assert batch_progress.clock(3601) == "1:00:01"
+
+
+@pytest.mark.long
+def test_processes_that_are_launched_write_the_same_together(tiny, made, tmp_path):
+  source, out = made
+  command = [sys.executable, "-m", "sbdjax", "launch", "--processes=3", "--", "generate"]
+  command += [f"--checkpoint={tiny}", f"--prompts={source}", f"--out={tmp_path}/out.jsonl"]
+  done = subprocess.run([*command, *NOISE, "--reveal_order"], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  assert entry.main(["merge", str(tmp_path / "out.jsonl")]) == 0
+  assert (tmp_path / "out.jsonl").read_bytes() == out.read_bytes()
 
 
 @pytest.mark.long

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -122,6 +124,32 @@ def test_points_that_cannot_be_timed_in_turns_are_refused(config, tmp_path, caps
   assert entry.main(["sweep", f"--config={path}", f"--workdir={tmp_path}/w"]) == 2
   assert "sweep.batch_size=2 and 1 cannot be timed in turns" in capsys.readouterr().err
   assert not (tmp_path / "w").exists()
+
+
+def test_processes_share_the_points_and_the_last_one_concludes(finished, config, tmp_path, capsys):
+  flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.sweep.repeats=0"]
+  assert entry.main(["sweep", *flags, "--shard=1/2"]) == 0
+  out = capsys.readouterr().out
+  assert "other processes measure what is missing" in out and "Nothing was timed" not in out
+  assert {p.name for p in tmp_path.iterdir()} == {"points.part-1-of-2.jsonl"}
+  # That process has not quite ended.
+  hold = f"from sbdjax import workdir_lock as w\nwith w.hold({str(tmp_path)!r}, 'sweep', '1/2'):\n"
+  command = [sys.executable, "-c", hold + "  print('held', flush=True); input()"]
+  other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+  assert other.stdout.readline() == "held\n"
+  assert entry.main(["sweep", *flags, "--shard=0/2"]) == 0
+  other.communicate("end\n")
+  assert not (tmp_path / "points.jsonl").exists()
+  capsys.readouterr()
+  assert entry.main(["sweep", *flags, "--shard=0/2"]) == 0
+  out = capsys.readouterr().out
+  assert out.count("already measured") == 2 and "Nothing was timed" in out
+  assert {p.name for p in tmp_path.iterdir()} == {"points.jsonl", "sweep.png"}
+
+  def found(workdir):
+    return [{name: p[name] for name in ("each", "nfe", "judge_nll")} for p in points_in(workdir)]
+
+  assert found(tmp_path) == found(finished)
 
 
 def test_goes_on_after_a_torn_line(finished, config, tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -217,45 +216,3 @@ def test_a_full_disk_ends_with_one_line_and_the_last_checkpoint(config, tmp_path
   assert done.stderr.startswith("error: cannot save step") and done.stderr.count("\n") == 1
   assert "step 7 is saved and whole" in done.stderr
   assert [p.name for p in (workdir / "checkpoints").iterdir()] == ["7"]
-
-
-def _free_port():
-  with socket.socket() as s:
-    s.bind(("localhost", 0))
-    return s.getsockname()[1]
-
-
-def _run_processes(config, workdir, count, devices, *flags):
-  """The text config (fsdp=2, next-token loss) in `count` processes of `devices` CPU devices."""
-  config.write_text(config.read_text().replace('name="sbd", block_size_max=4', 'name="ntp"'))
-  command = [sys.executable, "-m", "sbdjax", "train", f"--config={config}", f"--workdir={workdir}"]
-  command += ["--config.parallel.fsdp=2", "--config.train.batch_size=8", *flags]
-  command += [f"--config.parallel.distributed={count > 1}", "--config.optim.schedule=constant"]
-  env = os.environ | {
-    "NPROC": "8",
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-    "JAX_COORDINATOR_ADDRESS": f"localhost:{_free_port()}",
-    "JAX_NUM_PROCESSES": str(count),
-  }
-  pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-  processes = [
-    subprocess.Popen(command, cwd=ROOT, env=env | {"JAX_PROCESS_ID": str(i)}, **pipes)
-    for i in range(count)
-  ]
-  for process in processes:
-    error = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, error.decode()
-
-
-@pytest.mark.long
-def test_two_processes_train_like_one(config, tmp_path):
-  _run_processes(config, tmp_path / "one", 1, 2)
-  _run_processes(config, tmp_path / "two", 2, 1, "--config.train.steps=4")
-  _run_processes(config, tmp_path / "two", 2, 1)  # resumes at step 4
-  one, two = (checkpoints.load_params(tmp_path / name) for name in ("one", "two"))
-  worst = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), one, two)
-  assert max(jax.tree.leaves(worst)) < 1e-5
-  for name in ("one", "two"):
-    lines = [json.loads(s) for s in (tmp_path / name / "metrics.jsonl").open()]
-    assert [line["step"] for line in lines] == [2, 3, 4, 6]

@@ -115,7 +115,7 @@ def whole(name, eos_ids=()):
 
 
 @pytest.mark.parametrize(
-  "name", ["sbd", "fan_out"] + [long(n) for n in ("ar", "alternating", "window", "multiblock")]
+  "name", ["fan_out"] + [long(n) for n in ("ar", "sbd", "alternating", "window", "multiblock")]
 )
 def test_a_further_turn_is_what_it_is_from_scratch(name):
   run = whole(name)

@@ -26,7 +26,15 @@ METHODS = (
 )
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{type(m).__name__}")
+# Of verified decoding one schedule, and the one with most branches, always run.
+LONG = (VerifiedSBD(4, Fused()), VerifiedSBD(4, Alternating(), lookup=TextLookup()))
+
+
+@pytest.mark.parametrize(
+  "method",
+  [pytest.param(m, marks=[pytest.mark.long] * (m in LONG)) for m in METHODS],
+  ids=lambda m: f"{type(m).__name__}",
+)
 def test_no_step_copies_the_cache(method):
   """A cache that passes through a branch is copied whole; only the first one of the loop may be."""
   lm = models.lm_of(mask_id=12)

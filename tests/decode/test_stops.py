@@ -106,7 +106,11 @@ def test_what_cannot_stop_is_refused(strings, said):
 
 
 # Every sampler is in test_contract.py; these two are short.
-@pytest.mark.parametrize("method", [AR(), SBD(4, EBEntropy(1.0))], ids=["ar", "sbd"])
+@pytest.mark.parametrize(
+  "method",
+  [pytest.param(AR(), marks=pytest.mark.long), SBD(4, EBEntropy(1.0))],
+  ids=["ar", "sbd"],
+)
 def test_results_say_that_a_string_ended_them(method):
   """Alone and beside others, step by step and in the compiled loop."""
   lm = models.lm_of(mask_id=12)

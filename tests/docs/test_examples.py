@@ -160,7 +160,7 @@ def test_mask():
   [
     (masks.SBDTrain(3), (24, 24)),
     (masks.Cached(jnp.array([5, 0]), jnp.array([0, 2]), 2), (6, 14)),
-    (masks.Full(jnp.array([4, 0])), (3, 9)),  # the second row sees nothing
+    pytest.param(masks.Full(jnp.array([4, 0])), (3, 9), marks=pytest.mark.long),  # sees nothing
   ],
 )
 def test_kernel(rule, shape):

@@ -6,8 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
+from sbdjax import bootstrap
 from sbdjax.errors import UsageError
-from sbdjax.evals import bootstrap, paired
+from sbdjax.evals import paired
 
 EACH = dict(tokens=[10, 20, 30], nfe=[10, 10, 10], judge_nll=[5.0, 30.0, 15.0])
 EACH |= dict(repeated=[1, 2, 3], ngrams=[7, 17, 27])

@@ -33,11 +33,11 @@ ROWS = [
 def test_curves_share_all_settings_but_the_one_that_moves():
   groups = plot.curves(ROWS)
   assert {label: len(group) for label, group in groups.items()} == {
-    "AR a": 1,
-    "SBD a, eb_entropy": 2,
-    "SBD a, factor": 1,
-    "AR b": 1,
-    "SBD b, eb_entropy": 1,
+    "AR: a": 1,
+    "SBD: a, EB, entropy": 2,
+    "SBD: a, Factor": 1,
+    "AR: b": 1,
+    "SBD: b, EB, entropy": 1,
   }
   # With a single model only what differs is named.
   assert list(plot.curves(ROWS[:3])) == ["AR", "SBD"]
@@ -51,18 +51,22 @@ def test_annotation(decoder, text):
   assert plot.annotation(decoder) == text
 
 
-def test_draws_a_png_and_leaves_nothing_else(tmp_path):
+def test_draws_a_png_and_a_pdf_and_leaves_nothing_else(tmp_path):
   plot.draw_sweep(ROWS, tmp_path / "sweep.png")
-  assert [p.name for p in tmp_path.iterdir()] == ["sweep.png"]
+  assert sorted(p.name for p in tmp_path.iterdir()) == ["sweep.pdf", "sweep.png"]
   data = (tmp_path / "sweep.png").read_bytes()
   assert data.startswith(b"\x89PNG") and len(data) > 10_000
 
 
-def test_speeds_of_one_run_are_drawn_as_well_and_of_two_are_not(tmp_path):
-  def width(rows):
+def test_speeds_of_one_run_are_drawn_as_well_and_of_two_are_not(tmp_path, monkeypatch):
+  panel, drawn = plot._panel, []
+  monkeypatch.setattr(plot, "_panel", lambda *args: drawn.append(args) or panel(*args))
+
+  def panels(rows):
+    drawn.clear()
     plot.draw_sweep(rows, tmp_path / "sweep.png")
-    return int.from_bytes((tmp_path / "sweep.png").read_bytes()[16:20])
+    return len(drawn)
 
   one_run = [timed(row, [1.0 + i, 2.0]) for i, row in enumerate(ROWS)]
   two = [*one_run[:-1], timed(ROWS[-1], [1.0, 2.0], run="later")]
-  assert width(one_run) == pytest.approx(1.5 * width(ROWS), rel=0.01) and width(two) == width(ROWS)
+  assert (panels(one_run), panels(two), panels(ROWS)) == (3, 2, 2)

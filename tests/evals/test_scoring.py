@@ -59,7 +59,9 @@ def reference(lm, params, request):
   return log_p.sum(), bool((logits.argmax(1) == tokens[rows + 1]).all())
 
 
-@pytest.mark.parametrize("mask_id", [None, 12], ids=["plain", "mask token"])
+@pytest.mark.parametrize(
+  "mask_id", [pytest.param(None, marks=pytest.mark.long), 12], ids=["plain", "mask token"]
+)
 def test_scores_are_those_of_requests_alone(mask_id):
   lm = models.lm_of(max_seq_len=160, mask_id=mask_id)
   params = models.random_params(lm, embedding_scale=2.0)

@@ -42,6 +42,13 @@ def test_each_prompt_ends_at_its_own_strings_and_limit(model):
   # Two batches: that of the first and the third prompt, and that of the second.
   seconds = first.result.seconds + second.result.seconds
   assert cost.tokens_per_second == pytest.approx(cost.tokens / seconds, rel=1e-3)
+  assert [w.result.batch_size for w in written] == [2, 1, 2]
+  assert details["seconds"] == pytest.approx(first.result.seconds / 2, rel=1e-3)
+
+
+def test_batches_of_equal_seconds_are_counted_each():
+  one = {"tokens": 10, "nfe": 10, "prefill_nfe": 1, "seconds": 0.5}
+  assert spent([one] * 4).tokens_per_second == 20
 
 
 def test_an_answer_is_as_long_as_the_context_leaves_room(model):

@@ -14,6 +14,8 @@ import resource
 import zipfile
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("hypothesis", reason="needs the extra `dev`: hypothesis")
@@ -31,6 +33,7 @@ from sbdjax.data import (
   chat,
   fasta,
   files,
+  folders,
   gguf_header,
   gguf_tokenizer,
   tfds_files,
@@ -390,6 +393,55 @@ def test_jsonl(folder):
     for read in (files.read_jsonl, files.read_prompts, fasta.read_fasta):
       ends_well(read, path)
     ends_well(files.read_documents, path, "|")
+
+  check()
+
+
+def _table(write):
+  """LINES as the bytes of a Parquet or Arrow file."""
+  names = dict.fromkeys(name for line in LINES for name in line)
+  table = pa.table({name: [line.get(name) for line in LINES] for name in names})
+  held = io.BytesIO()
+  write(table, held)
+  return held.getvalue()
+
+
+def _arrow(table, file):
+  with pa.ipc.new_stream(file, table.schema) as writer:
+    writer.write_table(table)
+
+
+@pytest.mark.parametrize(
+  ("ending", "write"), [(".parquet", pq.write_table), (".arrow", _arrow)], ids=["parquet", "arrow"]
+)
+def test_tables(folder, ending, write):
+  path, whole = folder / f"data{ending}", _table(write)
+  read = lambda: list(folders.read(path, "|", "text"))
+  put(path, whole)
+  assert len(read()) == 3
+
+  @fuzz
+  @given(changed_bytes(whole))
+  def check(data):
+    put(path, data)
+    ends_well(read)
+
+  check()
+
+
+STATE = {"_data_files": [{"filename": "a.arrow"}], "_split": "train"}
+
+
+def test_the_state_of_a_saved_data_set(tmp_path):
+  put(tmp_path / "a.arrow", _table(_arrow))
+  (tmp_path / "state.json").write_text(json.dumps(STATE))
+  assert folders.find(tmp_path, "train").paths == [tmp_path / "a.arrow"]
+
+  @fuzz
+  @given(st.one_of(changed(STATE).map(text_of), st.binary(max_size=40)))
+  def check(data):
+    put(tmp_path / "state.json", data)
+    ends_well(folders.find, tmp_path, "train")
 
   check()
 

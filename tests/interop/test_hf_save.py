@@ -227,7 +227,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     (dict(qkv_bias=True, qk_norm=True), {}),
     (dict(positions="learned"), {}),
     ({}, dict(attention="full", shifted=True)),
-    (dict(mask_id=1), dict(attention="block_causal", block_size=4)),
+    (dict(mask_id=1), dict(attention="block_causal", block_size=4, shifted=True)),
   ],
 )
 def test_a_network_no_architecture_has_is_refused(tmp_path, changes, how):
@@ -236,6 +236,21 @@ def test_a_network_no_architecture_has_is_refused(tmp_path, changes, how):
   with pytest.raises(UsageError, match="no Hugging Face architecture"):
     save_pretrained(tmp_path / "m", model)
   assert os.listdir(tmp_path) == []
+
+
+def test_a_causal_family_that_was_trained_in_blocks_says_so(tmp_path):
+  model = hf_models.build("llama", mask_id=1)
+  how = dict(attention="block_causal", block_size=4)
+  model = model._replace(generation=dataclasses.replace(model.generation, **how))
+  save_pretrained(tmp_path / "m", model)
+  same(model, load_pretrained(tmp_path / "m"))
+  file = tmp_path / "m" / "config.json"
+  settings = json.loads(file.read_text())
+  assert settings["architectures"] == ["LlamaForCausalLM"]
+  for wrong in (dict(attention="full"), dict(how, block_size=0)):
+    file.write_text(json.dumps(settings | {"sbdjax": wrong}))
+    with pytest.raises(CheckpointError, match="attention|block_size"):
+      load_pretrained(tmp_path / "m")
 
 
 def test_the_table_has_a_column_for_every_layout_and_no_name_twice():

@@ -67,9 +67,21 @@ def gradient_of(run, *args):
   return quick_jit(jax.grad(total, has_aux=True))(PARAMS)
 
 
+def test_two_forwards_give_the_states_of_one():
+  batch = batch_of(length=11)
+  mask = masks.SBDTrain(jnp.int32(3), documents(batch, True))
+  noisy = noise_of(batch)[0]
+  one, two = (
+    quick_jit(lambda params, run=run: run(LM, params, batch, noisy, mask))(PARAMS)
+    for run in (halves.run_halves, halves.run_gated)
+  )
+  np.testing.assert_allclose(two, one, atol=2e-5)
+
+
 # 80 tokens are more than a window, for which attention takes loops over tiles.
+@pytest.mark.long
 @pytest.mark.parametrize("length", [80])
-@pytest.mark.parametrize("document_mask", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("document_mask", [True, False])
 def test_two_forwards_are_one(length, document_mask):
   batch = batch_of(length=length)
   mask = masks.SBDTrain(jnp.int32(3), documents(batch, document_mask))

@@ -78,7 +78,9 @@ def packed_batch(found):
   }
 
 
-@pytest.mark.parametrize("name", list(PUBLIC))
+@pytest.mark.parametrize(
+  "name", [pytest.param(n, marks=[pytest.mark.long] * n.endswith("cllm_trainer")) for n in PUBLIC]
+)
 def test_losses_and_gradient_of_the_public_trainers(name, model):
   lm, params = model
   found, loss_fn = golden(), PUBLIC[name]

@@ -10,6 +10,7 @@ import pytest
 from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.losses import ssmd
+from sbdjax.losses.ntp import NTPLoss
 from sbdjax.nn.dropout import drop_channels, layer_keys
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
@@ -66,8 +67,20 @@ def test_a_row_loses_the_same_channels_in_any_batch():
   np.testing.assert_allclose(together[1:2], alone, atol=1e-5)
 
 
-def test_a_loss_drops_by_example_id_in_trunk_and_causal_blocks():
-  lm = make_sigma_lm(models.config(mask_id=12, dropout=RATE), HeadConfig(output_residual=False))
+def _next_token():
+  return models.lm_of(dropout=RATE), NTPLoss()
+
+
+def _trunk_and_causal_blocks():
+  config = models.config(mask_id=12, dropout=RATE)
+  return make_sigma_lm(config, HeadConfig(output_residual=False)), ssmd.SSMDLoss()
+
+
+@pytest.mark.parametrize(
+  "build", [_next_token, pytest.param(_trunk_and_causal_blocks, marks=pytest.mark.long)]
+)
+def test_a_loss_drops_by_example_id(build):
+  lm, plain = build()
   params = lm.init(jax.random.key(0))
   batch = {
     "tokens": jnp.asarray(TOKENS % 12),
@@ -76,9 +89,9 @@ def test_a_loss_drops_by_example_id_in_trunk_and_causal_blocks():
     "positions": jnp.asarray(models.positions(*TOKENS.shape)),
     "example_id": jnp.array([3, 1, 2]),
   }
-  plain = ssmd.SSMDLoss()
+  name = "target_loss" if isinstance(plain, ssmd.SSMDLoss) else "ntp_loss"
   target = lambda loss_fn: quick_jit(
-    lambda params, batch, key: loss_fn(lm, params, batch, key)[2]["target_loss"][0]
+    lambda params, batch, key: loss_fn(lm, params, batch, key)[2][name][0]
   )
   compiled = target(with_dropout(plain))
   undropped = target(plain)(params, batch, jax.random.key(2))

@@ -1,7 +1,5 @@
 """What a dry run says against sizes worked out by hand."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -48,7 +46,8 @@ def find(batch_size=4, accumulation=1, ema=0.0, parallel=None):
     config,
     parallel or ParallelConfig(),
     jax.devices("cpu")[:1],
-    chip=dataclasses.replace(CHIPS["v5p"], memory_bytes=2**30),
+    memory_bytes=2**30,
+    chip=CHIPS["v5p"],
     chunk=64,
   )
 

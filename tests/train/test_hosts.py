@@ -107,6 +107,22 @@ def test_processes_train_like_one(text, alone, tmp_path, count):
 
 
 @pytest.mark.long
+def test_processes_start_from_one_checkpoint(tmp_path):
+  """Its arrays lie on each process's own device at first."""
+
+  def finetuning(workdir, mode):
+    train = dict(steps=2, batch_size=3, log_every=1)
+    init = dict(checkpoint="stories260K", mask_token=True)
+    config = dict(init=init, data=dict(source="stories", seq_len=32), loss=dict(name="sbd"))
+    return workdir, config | dict(train=train, parallel=dict(mode=mode))
+
+  run(tmp_path, [finetuning(tmp_path / "alone", "mesh")], 1)
+  run(tmp_path, [finetuning(tmp_path / mode, mode) for mode in ("mesh", "pmap")], 2)
+  for mode in ("mesh", "pmap"):
+    assert worst(tmp_path / mode, tmp_path / "alone", False) < 1e-5
+
+
+@pytest.mark.long
 def test_the_comparison_can_fail(alone):
   """Other rows, or the same without their average, end in other parameters."""
   assert worst(alone / "even", alone / "uneven", False) > 1e-3

@@ -15,10 +15,11 @@ from jax.sharding import PartitionSpec as P
 from sbdjax.errors import UsageError
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.share import Share
 from sbdjax.sigma_lm import make_sigma_lm
 from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
-from sbdjax.train.parallel import ParallelConfig, check_batch, make_mesh, spec_for
+from sbdjax.train.parallel import ParallelConfig, batch_share, check_batch, make_mesh, spec_for
 from sbdjax.train.state import leaf_names
 from tests import models
 from tests.train import toy
@@ -88,6 +89,16 @@ def test_a_mesh_cuts_the_parameters(layouts):
   assert layouts["one device"]["shard"] == [toy.N, toy.D, toy.F]
   assert layouts["pmap of 8"]["shard"] == [toy.N, toy.D, toy.F]
   assert layouts["mesh 4x2"]["shard"] == [toy.N, toy.D // 4, toy.F // 2]
+
+
+def test_processes_that_hold_the_same_part_of_the_batch_read_the_same_rows():
+  held = {0: {0, 1}, 1: {2, 3}, 2: {0, 1}, 3: {2, 3}}  # heads cut across 0 and 2, and 1 and 3
+  frozen = {process: frozenset(shards) for process, shards in held.items()}
+  assert [batch_share(frozen, process) for process in range(4)] == 2 * [Share(0, 2), Share(1, 2)]
+  assert batch_share({5: frozenset({0, 1})}, 5) == Share(0, 1)
+  for uneven in ({0: {0, 1}, 1: {1, 2}}, {0: {0, 1}, 1: {2}}):
+    with pytest.raises(UsageError, match="parallel.tensor cuts unevenly across processes"):
+      batch_share({process: frozenset(shards) for process, shards in uneven.items()}, 0)
 
 
 class _Mesh:

@@ -47,7 +47,7 @@ class Files:
       raise DataError(f"cannot read {path}: {e}") from e
 
   def rows(self, name: str) -> Sequence[dict[str, Any]]:
-    """JSON objects: one a line, or one list of them (.json). Raises DataError."""
+    """JSON objects: one per line, or one list of them (.json). Raises DataError."""
     text = self.text(name)
     try:
       if ".jsonl" not in name:

@@ -2,7 +2,7 @@
 
 Prompts and metrics are those of lm-evaluation-harness 0.4.13 (its YAML files in `lm_eval/tasks/arc`,
 `hellaswag`, `piqa`, ...). The training splits are not among the files, so there are no examples to
-show. `acc` takes the likeliest option, `acc_norm` that with most nats a character (the harness's
+show. `acc` takes the likeliest option, `acc_norm` that with most nats per character (the harness's
 length) and `acc_bytes` a byte; the first of equal ones.
 """
 
@@ -33,7 +33,7 @@ _STOP, _TITLE = re.compile(r"[.!?][\"')]* "), re.compile(r": ")
 
 
 def of_options(item: Comparison, answer: Sequence[Scored]) -> Values:
-  """Whether the gold option is the likeliest, by nats, nats a character, and nats a byte."""
+  """Whether the gold option is the likeliest, by nats, nats per character, and nats per byte."""
   nats = np.array([scored.log_prob for scored in answer])
   lengths = {
     "acc": np.ones(len(nats)),

@@ -1,4 +1,4 @@
-"""Runs tasks: items are answered, recorded one by one, and put together with intervals."""
+"""Tasks: items are answered, recorded one by one, and put together with intervals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from sbdjax.bootstrap import Interval, interval
 from sbdjax.errors import UsageError
-from sbdjax.evals.bootstrap import Interval, interval
 from sbdjax.evals.responders import Responders
 from sbdjax.evals.tasks.task import Item, Metric, Task
 
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 def check_settings(records: Sequence[dict[str, Any]], settings: dict[str, Any], path: str) -> None:
-  """Refuses to go on with records that were made in another way.
+  """Refuses to add to records that were made in another way.
 
   Raises:
     UsageError: a run in `records` had other settings; the first that differs is named.
@@ -62,32 +62,46 @@ def check_settings(records: Sequence[dict[str, Any]], settings: dict[str, Any], 
         )
 
 
-def run(
+def answer(
   task: Task, items: Sequence[Item], responders: Responders, lines: Records, progress: Progress
-) -> Outcome:
-  """Answers those of `items` that `lines` has no record of, and sums all of them up.
+) -> None:
+  """Answers those of `items` that `lines` has no record of.
 
   A record has the task, the item's id, what was answered and what it is worth.
 
   Raises:
     UsageError: an item of a kind that nobody answers.
   """
-  known = {r["id"]: r["values"] for r in lines.records if r.get("task") == task.full_name}
+  known = _known(task, lines.records)
   missing = [item for item in items if item.id not in known]
-  kind = type(items[0])
+  progress(len(items) - len(missing), len(items))
+  if not missing:
+    return
+  kind = type(missing[0])
   if kind not in responders:
     raise UsageError(f"{task.full_name} asks for {kind.__name__}, which nobody answers here")
   responder = responders[kind]
-  progress(len(items) - len(missing), len(items))
   for first in range(0, len(missing), responder.together):
     some = missing[first : first + responder.together]
     for item, response in zip(some, responder.respond(some), strict=True):
       values = dict(task.score(item, response.answer))
-      known[item.id] = values
       gold = {"gold": item.gold} if hasattr(item, "gold") else {}
       about = {"task": task.full_name, "id": item.id, **gold}
       lines.append(about | response.details | {"values": values})
     progress(len(items) - len(missing) + first + len(some), len(items))
+
+
+def _known(task: Task, records: Sequence[dict[str, Any]]) -> dict[Any, Any]:
+  return {r["id"]: r["values"] for r in records if r.get("task") == task.full_name}
+
+
+def summed_up(
+  task: Task, items: Sequence[Item], records: Sequence[dict[str, Any]]
+) -> Outcome | None:
+  """What the records say of `items`; None where one has no record."""
+  known = _known(task, records)
+  if any(item.id not in known for item in items):
+    return None
   return outcome(task.metrics, [known[item.id] for item in items])
 
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sbdjax.bootstrap import Statistic, mean
 from sbdjax.errors import UsageError
-from sbdjax.evals.bootstrap import Statistic, mean
 from sbdjax.evals.tasks.files import Files
 
 # The harness's variant of a task, which is called by the task's name alone.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.foreign import check
@@ -26,6 +26,8 @@ class _Ours(TypedDict, total=False):
   unused_rows: int
   compute_dtype: str
   product_dtype: str
+  attention: Literal["block_causal"]
+  block_size: int
 
 
 class _Rope(TypedDict, total=False):
@@ -114,6 +116,25 @@ def block_size(family: Family, settings: Settings) -> int | None:
   return int(settings.get(key) or default)
 
 
+class Trained(NamedTuple):
+  """How a checkpoint was trained; see `GenerationDefaults`."""
+
+  attention: str
+  shifted: bool
+  block_size: int | None
+
+
+def trained(family: Family, settings: Settings) -> Trained:
+  """What our own part of config.json says, else the family."""
+  ours = settings.get(OURS, {})
+  if "attention" in ours:
+    size = ours.get("block_size", 0)
+    if size < 1:
+      raise CheckpointError(f"config.json: {OURS}: block_size is {size}: it must be 1 or more")
+    return Trained(ours["attention"], False, size)
+  return Trained(family.attention, family.shifted, block_size(family, settings))
+
+
 def from_settings(
   family: Family, settings: Settings, *, mask_id: int | None, dtype: str | None, where: str
 ) -> TransformerConfig:
@@ -175,29 +196,50 @@ def to_settings(config: TransformerConfig, generation: GenerationDefaults) -> di
   """config.json of a model: of the first family that reads back as the very same network.
 
   Rotary pairs are written in Hugging Face's order (see `save`), and `remat` is no property of a
-  checkpoint; everything else must come back.
+  checkpoint; everything else must come back. Where a network in causal families was trained with
+  blocks, as by block diffusion, that family is written, and our own part says how it was trained.
 
   Raises:
     UsageError: no architecture has this combination of parts.
   """
-  wanted = dataclasses.replace(config, rope_interleaved=False, remat="none")
-  how = (generation.attention, generation.shifted, generation.block_size)
-  for architecture, family in FAMILIES.items():
-    if how[:2] != (family.attention, family.shifted):
-      continue
-    settings = _write(architecture, family, config, generation)
-    try:
-      found = from_settings(family, settings, mask_id=config.mask_id, dtype=None, where="")
-    except CheckpointError:
-      continue
-    if names.COLUMNS[family.layout].inv_freq:  # it lies among the tensors
-      found = dataclasses.replace(found, rope_frequencies=config.rope_frequencies)
-    if found == wanted and block_size(family, settings) == generation.block_size:
-      return settings
+  how = Trained(generation.attention, generation.shifted, generation.block_size)
+  for family in FAMILIES.items():
+    found = _written(*family, config, generation, how)
+    if found is not None:
+      return found
+  if how.attention == "block_causal" and not how.shifted:
+    causal = dataclasses.replace(generation, attention="causal", block_size=None)
+    for family in FAMILIES.items():
+      found = _written(*family, config, causal, Trained("causal", False, None))
+      if found is not None:
+        ours = dict(attention=how.attention, block_size=how.block_size)
+        return found | {OURS: found.get(OURS, {}) | ours}
   raise UsageError(
     "no Hugging Face architecture has this network's combination of norm, MLP, positions, biases "
     f"and attention ({generation.attention}): supported are {', '.join(FAMILIES)}"
   )
+
+
+def _written(
+  architecture: str,
+  family: Family,
+  config: TransformerConfig,
+  generation: GenerationDefaults,
+  how: Trained,
+) -> dict[str, Any] | None:
+  """config.json of a model as one of a family; None where that is another network."""
+  if (how.attention, how.shifted) != (family.attention, family.shifted):
+    return None
+  settings = _write(architecture, family, config, generation)
+  try:
+    found = from_settings(family, settings, mask_id=config.mask_id, dtype=None, where="")
+  except CheckpointError:
+    return None
+  if names.COLUMNS[family.layout].inv_freq:  # it lies among the tensors
+    found = dataclasses.replace(found, rope_frequencies=config.rope_frequencies)
+  wanted = dataclasses.replace(config, rope_interleaved=False, remat="none")
+  same = found == wanted and block_size(family, settings) == how.block_size
+  return settings if same else None
 
 
 def _write(

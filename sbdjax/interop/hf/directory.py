@@ -90,9 +90,7 @@ def assemble(
   defaults = GenerationDefaults(
     eos_ids=_eos_ids(family, settings, generation, tokenizer),
     mask_id=mask_id,
-    shifted=family.shifted,
-    attention=family.attention,
-    block_size=configs.block_size(family, settings),
+    **configs.trained(family, settings)._asdict(),
     decoding=generation_config.read_decoding(generation),
   )
   return lm, params, tokenizer, defaults

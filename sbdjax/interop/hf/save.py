@@ -26,6 +26,8 @@ from sbdjax.nn import rope
 from sbdjax.nn.transformer import TransformerConfig
 
 MAX_SHARD_BYTES = 5_000_000_000
+# The text of a mask token that the vocabulary has none for.
+MASK_TOKEN = "<|mask|>"
 # Leaves whose channels are paired by the rotation.
 _ROTATED = re.compile(r"attn\.[qk](_kernel|_bias|_norm\.scale)$")
 
@@ -68,15 +70,25 @@ def write(
 def _name_mask_token(
   folder: pathlib.Path, tokenizer: tokenizers.Tokenizer, mask_id: int | None
 ) -> None:
-  """Lets tokenizer_config.json name the mask token, where that is a token of the vocabulary."""
+  """Lets tokenizer_config.json name the mask token; one that is a new row joins the vocabulary."""
   if not isinstance(tokenizer, LibraryTokenizer) or mask_id is None:
     return
-  text = tokenizer.token_text(mask_id)
+  text = tokenizer.token_text(mask_id) or _joined(folder, tokenizer, mask_id)
   if text is not None:
     path = folder / "tokenizer_config.json"
     found = read_json(path) if path.is_file() else {}
     if not found.get("mask_token"):
       _write_json(path, found | {"mask_token": text})
+
+
+def _joined(folder: pathlib.Path, tokenizer: LibraryTokenizer, token_id: int) -> str | None:
+  """Adds a special token to tokenizer.json; None where that would give it another id."""
+  file = folder / "tokenizer.json"
+  library = tokenizer.extended(MASK_TOKEN, token_id, file if file.is_file() else None)
+  if library is None:
+    return None
+  library.save(str(file))
+  return MASK_TOKEN
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sbdjax.evals import bootstrap
+from sbdjax import bootstrap
 
 
 def test_the_interval_is_that_of_all_samples_with_replacement():
@@ -73,6 +73,21 @@ def test_resamples_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
   monkeypatch.setattr(bootstrap, "_CHUNK", 21)
   assert [way() for way in ways] == [pytest.approx(found) for found in at_once]
   assert [way(seed=1) for way in ways] != at_once
+
+
+def test_many_ratios_at_once_are_those_one_by_one(monkeypatch):
+  """Texts in lists of different lengths, equal pairs, and more than are held at a time."""
+  rng = np.random.default_rng(2)
+  pairs = [(rng.integers(1, 9, n).tolist(), rng.uniform(1, 2, n).tolist()) for n in (4, 7, 4, 4)]
+  pairs.append(pairs[0])
+  one_by_one = [bootstrap.of_sums(pair, np.divide, resamples=60) for pair in pairs]
+  for held in (bootstrap._CHUNK, 120):
+    monkeypatch.setattr(bootstrap, "_CHUNK", held)
+    found = bootstrap.ratios_of_sums(pairs, resamples=60)
+    assert found == [pytest.approx(each, rel=1e-12) for each in one_by_one]
+  for wrong in ([], []), ([1], [1, 2]):
+    with pytest.raises(ValueError, match="nothing to draw from"):
+      bootstrap.ratios_of_sums([pairs[0], wrong])
 
 
 def test_shown():

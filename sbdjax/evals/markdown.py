@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sbdjax.bootstrap import Interval
 from sbdjax.evals import paired
-from sbdjax.evals.bootstrap import Interval
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
   """A table; None is an empty cell."""
   cells = [["" if cell is None else str(cell) for cell in line] for line in (head, *rows)]
   first, *others = ["| " + " | ".join(line) + " |" for line in cells]

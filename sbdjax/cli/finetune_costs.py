@@ -1,0 +1,104 @@
+"""What a fine-tuning run will do and take, said before it starts, and made to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import jax
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from sbdjax import memory
+from sbdjax.chunks import CHUNK
+from sbdjax.cli import dry_run
+from sbdjax.errors import UsageError
+from sbdjax.train import dry_run as costs
+from sbdjax.train.build import for_adapter, shape_only, training_loss, with_own_tokenizer
+from sbdjax.train.dry_run import Needs
+
+
+def fit(config: ConfigDict, overrides: Mapping[str, str], console: Console) -> ConfigDict:
+  """The config with microbatches (and activations computed twice) as the memory asks for; prints it all.
+
+  Args:
+    config: of a run.
+    overrides: fields that the user sets, which stay as they are.
+
+  Raises:
+    UsageError: it does not fit however small the microbatches are.
+  """
+  found = None
+  for candidate in _candidates(config, overrides):
+    found = _needs(candidate)
+    if found.fits:
+      _describe(candidate, found, console)
+      return candidate
+  assert found is not None
+  raise UsageError(
+    f"an update needs {memory.show(found.total)} of each device, which has {memory.show(found.memory)}: "
+    "lower config.data.seq_len, cut the model over more devices (config.parallel.fsdp), or use "
+    "--method=sbd_adapter, which trains a small part"
+  )
+
+
+def _candidates(config: ConfigDict, overrides: Mapping[str, str]) -> Iterator[ConfigDict]:
+  """Configs that need less and less memory."""
+  rows = config.train.batch_size
+  shards = max(1, jax.device_count())
+  parts = [config.train.accumulation]
+  if "train.accumulation" not in overrides:
+    parts = [
+      n for n in (1 << i for i in range(12)) if not rows % n and rows // n >= shards
+    ] or parts
+  remats = [None] if "model.remat" in overrides else [None, "full"]
+  for remat in remats:
+    for accumulation in parts:
+      tried = ConfigDict(config).copy_and_resolve_references().unlock()
+      tried.train.accumulation = accumulation
+      if remat is not None:
+        tried.setdefault("model", ConfigDict())
+        tried.model.remat = remat
+      yield tried.lock()
+
+
+def _needs(config: ConfigDict) -> Needs:
+  """What an update takes of each device: it is compiled, and nothing is run."""
+  settings = dry_run.settings_of(config)
+  lm = shape_only(settings)
+  settings = for_adapter(with_own_tokenizer(settings), lm)
+  devices = jax.devices()
+  there = memory.device()
+  return costs.needs(
+    lm,
+    training_loss(settings, lm),
+    dry_run.batch_shapes(config, settings),
+    settings.optim,
+    settings.train,
+    settings.parallel,
+    devices,
+    memory_bytes=2**62 if there is None else there,
+    chunk=getattr(settings.loss, "chunk", CHUNK),
+  )
+
+
+def _describe(config: ConfigDict, found: Needs, console: Console) -> None:
+  """The plan, a line each."""
+  train, optim, data = config.train, config.optim, config.data
+  mask = "a new row" if config.init.get("mask_token") else config.get("model", {}).get("mask_id")
+  rows = f"{train.steps:,} updates of {train.batch_size} rows of {data.seq_len} tokens"
+  parts = f" in {train.accumulation} microbatches" if train.accumulation > 1 else ""
+  collected = config.get("collect")
+  lines = {
+    "model": f"{config.init.checkpoint}: {found.num_params / 1e6:,.2f}M parameters"
+    + (f"; mask token: {mask}" if mask is not None else ""),
+    "data": collected
+    and f"{collected.limit:,} texts at most that the model writes, into the run's folder"
+    or str(data.get("path") or data.get("mixture")),
+    "training": f"{rows}{parts}; {optim.name}, learning rate {optim.learning_rate:g} after "
+    f"{optim.warmup_steps} updates",
+    "memory": f"{memory.show(found.total)} of {memory.show(found.memory)} free, on each of "
+    f"{jax.device_count()} {jax.devices()[0].platform} devices",
+    "time": "told after ten updates",
+  }
+  for name, text in lines.items():
+    console.print(f"  {name:<9} {text}", markup=False)

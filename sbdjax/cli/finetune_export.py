@@ -1,0 +1,194 @@
+"""The end of a fine-tuning run: a Hugging Face folder with a model card."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+
+from sbdjax import losses, plain_json
+from sbdjax.cli import convert
+from sbdjax.cli.finetune_recipes import RECIPES
+from sbdjax.data.config import DataConfig
+from sbdjax.data.files import write_atomically
+from sbdjax.errors import UsageError
+from sbdjax.foreign import read_json
+from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
+from sbdjax.nn import adapter
+from sbdjax.train import checkpoints
+from sbdjax.train.optim import OptimConfig
+from sbdjax.train.trainer import TrainConfig
+
+CARD, ADAPTER = "README.md", "adapter.safetensors"
+# Beside the folder: of which step it is.
+_STAMP = "exported.json"
+_SHARD_BYTES = 5_000_000_000
+
+
+def export(
+  folder: pathlib.Path,
+  workdir: pathlib.Path,
+  base: str,
+  method: str,
+  dtype: str | None,
+  console: Console,
+) -> None:
+  """Writes the model of a training workdir, unless it is there; of another step, in its place.
+
+  Args:
+    folder: to write.
+    workdir: of the run that has ended.
+    base: what the run started from, as the user named it.
+    method: a key of `RECIPES`.
+    dtype: of the weights; None: that of `base`.
+    console: for what to do next.
+
+  Raises:
+    UsageError, CheckpointError: it cannot be written.
+  """
+  stamp = folder.parent / _STAMP
+  now = {"step": checkpoints.steps(workdir)[-1], "dtype": dtype}
+  done = stamp.is_file() and folder.is_dir() and read_json(stamp) == now
+  if not done:
+    if stamp.is_file() and folder.is_dir():  # ours, of an earlier end
+      shutil.rmtree(folder)
+    model = load_pretrained(workdir, dtype=dtype or _dtype_of(base))
+    _write(folder, model, dtype)
+    text = card(folder.parent.name, workdir, base, method)
+    write_atomically(folder / CARD, lambda file: file.write(text.encode()))
+    write_atomically(stamp, lambda file: file.write((json.dumps(now) + "\n").encode()))
+  console.print(f"model: {folder}\n\n" + "\n".join(_next(folder, base, method)), markup=False)
+
+
+def _dtype_of(base: str) -> str:
+  return load_pretrained(base, dtype=STORED).lm.config.param_dtype
+
+
+def _write(folder: pathlib.Path, model: Pretrained, dtype: str | None) -> None:
+  """The directory; of an adapter on a model that Hugging Face orders otherwise, the adapter alone."""
+  config = model.lm.config
+  if config.adapter is not None and config.rope_interleaved:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder / ADAPTER
+  convert.write(model, folder, dtype or adapter.DTYPE, _SHARD_BYTES)
+
+
+def _checkpoint(folder: pathlib.Path, base: str) -> str:
+  """The flags that open what was written."""
+  has_model = (folder / "config.json").is_file()
+  flags = [f"--checkpoint={folder if has_model else base}"]
+  if (folder / ADAPTER).is_file():
+    flags.append(f"--adapter={folder / ADAPTER}")
+  return " ".join(flags)
+
+
+def _next(folder: pathlib.Path, base: str, method: str) -> list[str]:
+  """Commands to go on with."""
+  opened = _checkpoint(folder, base)
+  decoder = " ".join(f"--decoder.{word}" for word in RECIPES[method].decoder.split())
+  return [
+    f'  python -m sbdjax generate {opened} {decoder} --prompt="..."',
+    f"  python -m sbdjax evaluate {opened}",
+  ]
+
+
+def card(name: str, workdir: pathlib.Path, base: str, method: str) -> str:
+  """The model card: what it was made of, how, and what came out. It names files without their folders.
+
+  Raises:
+    UsageError: the workdir holds no settings.
+  """
+  settings, recipe = read_json(workdir / "config.json", error=UsageError), RECIPES[method]
+  front = {
+    "base_model": pathlib.Path(base).name,
+    "library_name": "transformers",
+    "tags": ["sbdjax", method],
+    "pipeline_tag": "text-generation",
+  }
+  mask = settings["resolved"]["model"].get("mask_id")
+  decoder = " ".join(f"--decoder.{word}" for word in recipe.decoder.split())
+  lines = [
+    "---",
+    *(f"{key}: {json.dumps(value)}" for key, value in front.items()),
+    "---",
+    "",
+    f"# {name}",
+    "",
+    f"{front['base_model']}, fine-tuned by `{method}`: {recipe.title}.",
+    "",
+    "## Data",
+    "",
+    _FOLDERS.sub("", settings["resolved"]["data"]),
+    "",
+    "## Settings",
+    "",
+    f"Mask token: {'none' if mask is None else mask}. Fields that differ from their defaults:",
+    "",
+    "| field | value |",
+    "|---|---|",
+    *(f"| {field} | {value} |" for field, value in _settings(settings)),
+    "",
+    "## Figures",
+    "",
+    *_figures(workdir),
+    "",
+    "## Use",
+    "",
+    "```bash",
+    f'python -m sbdjax generate --checkpoint=THIS_FOLDER {decoder} --prompt="..."',
+    "```",
+  ]
+  return "\n".join(lines) + "\n"
+
+
+# The folders of an absolute path.
+_FOLDERS = re.compile(r"/(?:[^/\s;]+/)+")
+
+
+def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+  """Fields of a run that are not as they would be by themselves, and that name no place."""
+  defaults = {
+    "loss": losses.get(settings["loss"]["name"])(),
+    "optim": OptimConfig(),
+    "train": TrainConfig(steps=1, batch_size=1),
+    "data": DataConfig(),
+  }
+  for section, usual in defaults.items():
+    for name, value in settings[section].items():
+      same = value == json.loads(plain_json.dumps(_plain(getattr(usual, name, None))))
+      if name not in _PLACES and not same:
+        yield f"{section}.{name}", str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _plain(value: Any) -> Any:
+  return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+_PLACES = ("path", "valid_path", "token_dir", "cache_dir", "tokenizer", "mixture")
+
+
+def _figures(workdir: pathlib.Path) -> list[str]:
+  """The last losses of training and of the held-out documents, per target token in nats."""
+  found: dict[str, tuple[int, float]] = {}
+  for entry in _entries(workdir / "metrics.jsonl"):
+    for key, value in entry.items():
+      if key.startswith(("train/", "eval/")) and isinstance(value, float):
+        found[key] = entry["step"], value
+  kept = {k: v for k, v in found.items() if k.endswith(("loss", "accuracy", "nelbo", "agreement"))}
+  if not kept:
+    return ["(none were recorded)"]
+  rows = [f"| {name} | {value:.4f} | {step} |" for name, (step, value) in sorted(kept.items())]
+  return ["| metric | value | update |", "|---|---|---|", *rows]
+
+
+def _entries(path: pathlib.Path) -> list[Mapping[str, Any]]:
+  try:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+  except (OSError, ValueError):
+    return []

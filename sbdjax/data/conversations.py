@@ -1,0 +1,143 @@
+"""Conversations as token ids: written by the checkpoint's chat template, with the assistant's turns
+as targets.
+
+What is trained on is what decoding sees. Turn i, said by the assistant, begins where the template
+ends `messages[:i]` with a generation prompt, and ends with its end token. Text before it, between
+turns is given, and what the template puts after the last end is left out. Each stretch is encoded apart, so that the boundary of the loss is a
+token boundary.
+
+Most templates write a beginning of a conversation as the beginning of the whole, and a conversation
+is one document. Some rewrite earlier turns (they drop what was thought): such a conversation is one
+document for each of the assistant's turns, with the loss on the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from sbdjax.data.chat import ChatTemplate
+from sbdjax.data.corpus import Document
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.errors import DataError, UsageError
+
+_log = logging.getLogger(__name__)
+ASSISTANT = "assistant"
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class _Chatting(Protocol):
+  """A tokenizer with a chat template."""
+
+  chat_template: ChatTemplate
+  eos_id: int | None
+
+  def encode(self, text: str) -> list[int]: ...
+
+
+def needs_template(tokenizer: Tokenizer) -> Any:
+  """`tokenizer`, which has a chat template. Raises UsageError where it has none."""
+  if getattr(tokenizer, "chat_template", None) is None:
+    raise UsageError(
+      f"the data hold conversations (`messages`) and data.tokenizer={tokenizer.origin!r} has no chat "
+      "template: put its chat_template.jinja into the checkpoint's folder, or give data with `text` "
+      "or `prompt` and `response`"
+    )
+  return tokenizer
+
+
+def write(
+  documents: Iterable[Document], tokenizer: Tokenizer, chat: bool = False
+) -> Iterator[Document]:
+  """`documents`, conversations among them as token ids; all others as they are.
+
+  Args:
+    tokenizer: has a chat template, where there are conversations.
+    chat: a prompt and its response, both texts, are a conversation of one turn.
+
+  Conversations that the template refuses, or in which the assistant says nothing, are left out, and a
+  warning says how many.
+
+  Raises:
+    UsageError: a conversation, and no chat template.
+    DataError: none of the conversations can be written.
+  """
+  found, refused, reason = 0, 0, ""
+  for document in documents:
+    messages = as_messages(document, chat)
+    if not messages:
+      yield document
+      continue
+    chatting = needs_template(tokenizer)
+    try:
+      made = encode(messages, chatting)
+    except DataError as e:
+      refused, reason = refused + 1, reason or str(e)
+      continue
+    found += len(made)
+    yield from made
+  if refused and not found:
+    raise DataError(f"none of the {refused} conversations can be used; the first: {reason}")
+  if refused:
+    _log.warning("left out %d conversations; the first: %s", refused, reason)
+
+
+def as_messages(document: Document, chat: bool = False) -> Messages:
+  """The conversation of a document; () where it is none. See `write` for `chat`."""
+  if chat and document.prompt and isinstance(document.prompt, str):
+    said = {"role": ASSISTANT, "content": document.body}
+    return ({"role": "user", "content": document.prompt}, said)
+  return document.messages
+
+
+def question(messages: Messages, tokenizer: Tokenizer) -> str:
+  """The beginning of a conversation, up to where the assistant's first turn begins."""
+  first = next((i for i, m in enumerate(messages) if m["role"] == ASSISTANT), len(messages))
+  return needs_template(tokenizer).chat_template.render(messages[:first])
+
+
+def encode(messages: Messages, tokenizer: _Chatting) -> list[Document]:
+  """Token ids of a conversation and which of them the assistant says; see above.
+
+  Raises:
+    DataError: the assistant says nothing, or the template refuses the conversation or begins no
+      answer as it writes one.
+  """
+  said = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
+  if not said:
+    raise DataError("in a conversation of `messages` no turn has the role assistant")
+  render = tokenizer.chat_template.render
+  before = [render(messages[:i], add_generation_prompt=True) for i in said]
+  after = [render(messages[: i + 1], add_generation_prompt=False) for i in said]
+  spans = [(len(start), len(text)) for start, text in zip(before, after, strict=True)]
+  bounds = [bound for span in spans for bound in span]
+  if bounds == sorted(bounds) and all(after[-1].startswith(x) for x in (*before, *after)):
+    return [_document(after[-1], spans, tokenizer)]
+  for start, text in zip(before, after, strict=True):
+    if not text.startswith(start):
+      raise DataError(
+        "the chat template ends a question otherwise (add_generation_prompt) than it begins an answer"
+      )
+  return [_document(text, [span], tokenizer) for text, span in zip(after, spans, strict=True)]
+
+
+def _document(text: str, spans: Sequence[tuple[int, int]], tokenizer: _Chatting) -> Document:
+  """`text`, of which the characters of `spans` are targets, up to the end token in each."""
+  ids: list[int] = []
+  targets: list[bool] = []
+  at = 0
+  for start, stop in spans:
+    given, answer = tokenizer.encode(text[at:start]), tokenizer.encode(text[start:stop])
+    ends = [i for i, token in enumerate(answer, 1) if token == tokenizer.eos_id]
+    size = ends[-1] if ends else len(answer)
+    ids += [*given, *answer]
+    targets += [False] * len(given) + [True] * size + [False] * (len(answer) - size)
+    at = stop
+  if True not in targets:
+    raise DataError("in a conversation of `messages` the assistant's turns are empty")
+  first, stop = targets.index(True), len(targets) - targets[::-1].index(True)
+  return Document(ids[first:stop], ids[:first], np.array(targets[first:stop], bool))

@@ -1,0 +1,159 @@
+"""`data.source=files`: which files hold a split, and how each is read, told by their names.
+
+A path is a file (plain text, JSON lines, Parquet, Arrow), a folder of such files, or what
+`datasets.save_to_disk` wrote: Arrow files with a state.json, of one split or of several. Files whose
+names begin with a split (`train-00000-of-00002.parquet`, also in a folder `data`) are that split's.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypedDict
+
+from sbdjax import foreign
+from sbdjax.data import files, records, tables
+from sbdjax.data.corpus import Document
+from sbdjax.errors import DataError, UsageError
+
+# What the parts of a data set are called by their makers.
+_NAMES = {
+  "train": "train",
+  "validation": "validation",
+  "valid": "validation",
+  "val": "validation",
+  "dev": "validation",
+  "test": "test",
+}
+_PART = re.compile(rf"({'|'.join(_NAMES)})(?=[-_.]|$)")
+_PACKED = (".xz", ".gz", ".zip")
+# Of a folder that `datasets` saved.
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
+
+
+class _File(TypedDict):
+  filename: str
+
+
+class _State(TypedDict):
+  """What is read of state.json."""
+
+  _data_files: list[_File]
+
+
+class _Splits(TypedDict):
+  splits: list[str]
+
+
+def _read_text(path: pathlib.Path, separator: str, text_field: str) -> Iterator[Document]:
+  del text_field
+  yield from files.read_documents(path, separator)
+
+
+def _read_lines(path: pathlib.Path, separator: str, text_field: str) -> Iterator[Document]:
+  del separator
+  yield from records.parse_lines(files.lines(path), path, text_field)
+
+
+# Ending -> (path, separator, text_field) -> documents.
+_READERS: dict[str, Callable[[pathlib.Path, str, str], Iterator[Document]]] = {
+  ".txt": _read_text,
+  ".md": _read_text,
+  ".jsonl": _read_lines,
+  ".ndjson": _read_lines,
+  ".json": _read_lines,
+  ".parquet": lambda path, _, field: tables.read_parquet(path, field),
+  ".arrow": lambda path, _, field: tables.read_arrow(path, field),
+}
+ENDINGS = tuple(_READERS)
+
+
+class Files(NamedTuple):
+  """What a split is read from.
+
+  Attributes:
+    paths: in this order.
+    shared: they hold the other splits as well.
+  """
+
+  paths: list[pathlib.Path]
+  shared: bool
+
+
+def ending(path: pathlib.Path) -> str:
+  """`.jsonl` of `chats.jsonl.gz`: the ending that says how a file is read."""
+  return pathlib.Path(path.stem).suffix if path.suffix in _PACKED else path.suffix
+
+
+def read(path: pathlib.Path, separator: str, text_field: str) -> Iterator[Document]:
+  """The documents of one file.
+
+  Raises:
+    DataError: unreadable, without text, or of a kind that is not known.
+  """
+  reader = _READERS.get(ending(path))
+  if reader is None:
+    raise DataError(
+      f"{path} ends in none of {', '.join(ENDINGS)}: rename it, or name its kind (data.source=text "
+      "or jsonl)"
+    )
+  return reader(path, separator, text_field)
+
+
+def find(path: pathlib.Path, split: str) -> Files:
+  """The files of a split.
+
+  The validation split is the data's own where they have one; else it is cut off the training files.
+  So is the test split, which is nobody's where only a validation split is there.
+
+  Raises:
+    DataError: nothing readable is there.
+    UsageError: the split is asked for and the data have none.
+  """
+  if not path.exists():
+    raise DataError(f"cannot read {path}: there is nothing at that path")
+  parts = _parts(path) if path.is_dir() else {"train": [path]}
+  if "train" not in parts:
+    raise DataError(f"{path} has no training split: it has {', '.join(parts)}")
+  if split == "train" or "validation" not in parts:
+    own = split == "test" and "test" in parts
+    return Files(parts["test" if own else "train"], not own and "validation" not in parts)
+  if split not in parts:
+    raise UsageError(f"no {split} split in {path}: it has {', '.join(parts)}")
+  return Files(parts[split], False)
+
+
+def _parts(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+  """Split -> its files."""
+  if (folder / _STATE).is_file():
+    return {"train": _saved(folder)}
+  if (folder / _SPLITS).is_file():
+    listed = foreign.read_json(folder / _SPLITS, _Splits, DataError)["splits"]
+    where = f"{folder / _SPLITS}: splits"
+    parts = {name: _saved(foreign.inside(folder, name, where, DataError)) for name in listed}
+    return {_NAMES.get(name, name): paths for name, paths in parts.items()}
+  places = [folder, folder / "data"] if (folder / "data").is_dir() else [folder]
+  found = sorted(p for place in places for p in place.iterdir() if ending(p) in _READERS)
+  found = [foreign.contained(folder, p, DataError) for p in found if p.is_file()]
+  if not found:
+    raise DataError(
+      f"folder {folder} holds no file that ends in one of {', '.join(ENDINGS)}, and no state.json of "
+      "a saved data set: name a file, or another folder"
+    )
+  grouped: dict[str, list[pathlib.Path]] = {}
+  for path in found:
+    match = _PART.match(path.name)
+    grouped.setdefault(_NAMES[match[1]] if match else "train", []).append(path)
+  return grouped
+
+
+def _saved(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The Arrow files of one split that `datasets` saved, in order."""
+  state = foreign.read_json(folder / _STATE, _State, DataError)
+  if state.get("_indices_files") or state.get("_indices_data_files"):
+    raise DataError(f"{folder} is a selection by an index: save it after flatten_indices()")
+  where = f"{folder / _STATE}: filename"
+  return [
+    foreign.inside(folder, entry["filename"], where, DataError) for entry in state["_data_files"]
+  ]

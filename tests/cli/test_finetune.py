@@ -1,0 +1,219 @@
+"""`python -m sbdjax finetune`: from a folder and a file of text to a folder that opens anywhere."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from sbdjax import __main__ as entry
+from sbdjax import masks
+from sbdjax.cli import finetune_recipes as recipes
+from sbdjax.data.tokenizers import load_tokenizer
+from sbdjax.interop import load_pretrained, save_pretrained
+from sbdjax.train import checkpoints
+from tests.interop import hf_models
+
+CHATML = (
+  "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}"
+  "{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "ball"]
+SMALL = ["--config.train.steps=4", "--config.train.batch_size=2", "--config.data.seq_len=32"]
+
+
+def write_model(folder):
+  """A random two-layer Llama over bytes, with a chat template, as a Hugging Face folder."""
+  made = folder / "tokenizer_files"
+  made.mkdir(parents=True)
+  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  library = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+  library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  library.decoder = decoders.ByteLevel()
+  library.add_special_tokens(["<s>", "</s>"])
+  library.save(str(made / "tokenizer.json"))
+  settings = dict(bos_token="<s>", eos_token="</s>", chat_template=CHATML)
+  settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+  (made / "tokenizer_config.json").write_text(json.dumps(settings))
+  tokenizer = load_tokenizer(str(made))
+  model = hf_models.build(
+    "llama", tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, rope_scaling=None,
+    max_seq_len=128, head_dim=4, tie_embeddings=True,
+  )  # fmt: skip
+  generation = model.generation.__class__((tokenizer.eos_id,), None)
+  save_pretrained(folder / "model", model._replace(generation=generation))
+  return str(folder / "model")
+
+
+def write_texts(path, count=30):
+  draws = np.random.default_rng(0)
+  lines = [" ".join(draws.choice(WORDS, 6)) for _ in range(count)]
+  path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+  return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+  return write_model(tmp_path_factory.mktemp("finetune"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+  return write_texts(tmp_path_factory.mktemp("texts") / "texts.jsonl")
+
+
+def run(model, data, method, out, *more):
+  return entry.main(
+    ["finetune", model, f"--data={data}", f"--method={method}", f"--out={out}", *more]
+  )
+
+
+def logits_of(path, adapter=None):
+  found = load_pretrained(path, adapter=adapter)
+  tokens = np.arange(24, dtype=np.int32).reshape(2, 12) + 60
+  positions = np.broadcast_to(np.arange(12, dtype=np.int32), (2, 12))
+
+  @jax.jit
+  def logits(params):
+    hidden, _ = found.lm.apply(params, tokens, positions_BxT=positions, mask=masks.Causal())
+    return found.lm.logits(params, hidden)
+
+  return np.asarray(logits(found.params))
+
+
+def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys):
+  out = tmp_path / "run"
+  assert run(model, texts, "sbd", out, *SMALL) == 0
+  said = capsys.readouterr().out
+  assert "mask token: a new row" in said and "4 updates of 2 rows of 32 tokens" in said
+  opened = load_pretrained(out / "model")
+  assert opened.lm.config.mask_id == opened.tokenizer.mask_id == 258
+  assert json.loads((out / "model/tokenizer_config.json").read_text())["mask_token"] == "<|mask|>"
+  assert opened.tokenizer.token_id("<|mask|>") == 258 and opened.tokenizer.chat_template
+  np.testing.assert_array_equal(logits_of(out / "model"), logits_of(out / "run"))
+  card = (out / "model/README.md").read_text()
+  assert "fine-tuned by `sbd`" in card and "| train/loss |" in card and "texts.jsonl" in card
+  assert str(tmp_path) not in card  # it is given away
+  assert checkpoints.steps(out / "run")[-1] == 4
+  assert run(model, texts, "ntp", out) == 2
+  assert "was begun with method='sbd', now it is 'ntp'" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_finished_run_is_left_alone_or_gone_on_with(model, texts, tmp_path, capsys):
+  out = tmp_path / "run"
+  assert run(model, texts, "sbd", out, *SMALL) == 0
+  capsys.readouterr()
+  made = (out / "model/model.safetensors").stat().st_mtime_ns
+  assert run(model, texts, "sbd", out, *SMALL) == 0
+  assert "is finished" in capsys.readouterr().out
+  assert (out / "model/model.safetensors").stat().st_mtime_ns == made
+  assert run(model, texts, "sbd", out, *SMALL, "--config.train.steps=6") == 0
+  assert "at step 4" in capsys.readouterr().out
+  assert (out / "model/model.safetensors").stat().st_mtime_ns > made
+  np.testing.assert_array_equal(logits_of(out / "model"), logits_of(out / "run"))
+
+  config = [f"--config={out / 'config.py'}", f"--workdir={tmp_path / 'own'}"]
+  assert entry.main(["train", *config, "--config.train.steps=2"]) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", recipes.RECIPES)
+def test_every_method_ends_with_a_model_that_decodes(model, texts, tmp_path, capsys, method):
+  out, more = tmp_path / "run", list(SMALL)
+  if method == "jacobi":
+    more = [*SMALL[:2], "--texts=24", "--max_tokens=32"]
+  assert run(model, texts, method, out, *more) == 0
+  flags = [f"--checkpoint={out / 'model'}", "--prompt=the cat", "--json"]
+  adapter = out / "model" / "adapter.safetensors"
+  flags += [f"--adapter={adapter}"] * adapter.is_file()
+  flags += [f"--decoder.{word}" for word in recipes.RECIPES[method].decoder.split()]
+  capsys.readouterr()
+  assert entry.main(["generate", *flags, "--decoder.max_tokens=8"]) == 0
+  assert json.loads(capsys.readouterr().out)["valid_tokens"] > 0
+  workdir = out / "run" / "round1" if method == "jacobi" else out / "run"
+  made = logits_of(out / "model", adapter if adapter.is_file() else None)
+  np.testing.assert_array_equal(made, logits_of(workdir))
+  if method == "sbd_adapter":  # the model's own next tokens, whatever was learned
+    np.testing.assert_array_equal(made[..., :258], logits_of(model))
+
+
+@pytest.mark.long
+def test_chats_its_own_text_and_a_mixture(model, texts, tmp_path, capsys):
+  chats = tmp_path / "chats.jsonl"
+  turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the cat sat"}]
+  chats.write_text("".join(json.dumps({"messages": turns}) + "\n" for _ in range(24)))
+  both = [f"--data={chats}", "--mix=3,1"]
+  assert run(model, texts, "ntp", tmp_path / "both", *both, *SMALL) == 0
+  record = json.loads((tmp_path / "both/run/config.json").read_text())
+  assert record["data"]["source"] == "mixture" and "75.0%" in record["resolved"]["data"]
+  own = ["--self_distill", "--texts=20", "--max_tokens=16"]
+  assert run(model, str(chats), "sbd_adapter", tmp_path / "own", *own, *SMALL) == 0
+  record = json.loads((tmp_path / "own/run/config.json").read_text())
+  assert record["data"]["path"].endswith("collected/tokens.npz")
+  found = load_pretrained(tmp_path / "own/model")
+  prompts = np.load(tmp_path / "own/collected/tokens.npz")
+  first = found.tokenizer.encode(CHAT_START)
+  assert prompts["tokens"][: len(first)].tolist() == first
+  assert prompts["prompt_lengths"].tolist() == [len(first)] * 20
+
+
+CHAT_START = "<s>user\nhi</s>\n<s>assistant\n"
+
+
+def test_a_dry_run_writes_the_config_and_stops(model, texts, tmp_path, capsys):
+  out = tmp_path / "run"
+  assert run(model, texts, "ntp", out, *SMALL, "--dry_run") == 0
+  assert "not started" in capsys.readouterr().out
+  assert sorted(p.name for p in out.iterdir() if p.name[0] != ".") == [
+    "config.py", "finetune.json", "tokens",
+  ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ("arguments", "code", "words"),
+  [
+    (["--method=sdb"], 2, "invalid choice"),
+    (["--data=nowhere.txt"], 1, "nowhere.txt"),
+    (["--mix=1,2"], 2, "--mix weighs several --data"),
+    (["--epochs=0"], 2, "--epochs=0.0"),
+    (["--texts=0"], 2, "--texts=0"),
+    (["--config.optim.learning_rat=1"], 2, "did you mean 'optim.learning_rate'"),
+    (["--self_distill", "--max_tokens=128"], 2, "leaves no room for a prompt"),
+    (["MODEL"], 1, "no checkpoint at absent"),
+  ],
+)
+def test_bad_input_is_one_line(model, texts, tmp_path, capsys, arguments, code, words):
+  given = {"--data": texts, "--method": "ntp", "--out": str(tmp_path / "run")}
+  bare = [a for a in arguments if "=" not in a and a != "MODEL"]
+  given |= dict(a.split("=", 1) for a in arguments if "=" in a)
+  name = "absent" if "MODEL" in arguments else model
+  assert entry.main(["finetune", name, *bare, *(f"{k}={v}" for k, v in given.items())]) == code
+  err = capsys.readouterr().err
+  assert words in err and err.count("\n") == 1 and err.startswith("error: ")
+
+
+FACTS = recipes.Facts(135_000_000, 2048, 1_000_000, 300, 8, True)
+
+
+def test_a_run_is_scaled_to_data_and_devices():
+  recipe = recipes.RECIPES["sbd"]
+  found = recipes.scale(recipe, FACTS, 3.0)
+  assert found.seq_len == 512 and found.batch_size % 8 == 0
+  rows = -(-1_000_000 // 512)
+  assert abs(found.steps * found.batch_size - 3 * rows) <= found.batch_size
+  assert found.steps > 150 and found.warmup == found.steps // 10
+  tiny = recipes.scale(recipe, FACTS._replace(tokens=100, devices=1), 1.0)
+  assert tiny.batch_size == 1 and tiny.steps == 2 and tiny.warmup == 0
+  blocks = recipes.scale(recipes.RECIPES["block_diffusion"], FACTS._replace(context=99), 1.0)
+  assert blocks.seq_len == 96
+
+
+def test_the_learning_rate_lies_between_its_two_ends():
+  recipe = recipes.RECIPES["sbd"]
+  rates = [recipes.learning_rate(recipe, int(n)) for n in (1e4, 260e3, 1e8, 8e9, 1e12)]
+  assert rates[:2] == [3e-3, 3e-3] and rates[3:] == [3e-4, 3e-4]
+  # A hundred million: share = ln(1e8 / 260e3) / ln(8e9 / 260e3) = 0.5759 of a factor of ten.
+  assert rates[2] == pytest.approx(3e-3 * 10**-0.5759, rel=0.02)

@@ -1,0 +1,118 @@
+"""Which tokens of a conversation are learned, against expectations written by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sbdjax.data import chat, conversations
+from sbdjax.data.config import DataConfig
+from sbdjax.data.corpus import Document, aligned, tokenize
+from sbdjax.data.pipeline import make_pipeline
+from sbdjax.data.sources import load_corpus
+from sbdjax.errors import DataError, UsageError
+
+CHATML = (
+  "{% for m in messages %}<{{ m.role }}>{{ m.content }}.\n{% endfor %}"
+  "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+# Earlier answers lose what they were thought with, as Qwen3's template has it.
+FORGETFUL = (
+  "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and loop.last %}[hm]{% endif %}"
+  "{{ m.content }}.\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+ODD = "{% if add_generation_prompt %}?{% endif %}{{ messages | length }}"
+TALK = [
+  {"role": "system", "content": "be"},
+  {"role": "user", "content": "hi"},
+  {"role": "assistant", "content": "ho"},
+  {"role": "user", "content": "so"},
+  {"role": "assistant", "content": "it is"},
+  {"role": "user", "content": "bye"},
+]
+
+
+class Characters:
+  """A token a character; "." ends a text."""
+
+  def __init__(self, source=CHATML):
+    self.chat_template = chat.ChatTemplate({chat.DEFAULT: source}, {}, "here")
+    self.eos_id, self.bos_id, self.mask_id, self.vocab_size = ord("."), None, None, 128
+    self.origin = "characters"
+
+  def encode(self, text, bos=False, eos=False, continues=False):
+    return [*map(ord, text), *[self.eos_id] * eos]
+
+  def encode_batch(self, texts, continues=False):
+    return [np.array(self.encode(t), np.int64) for t in texts]
+
+
+def shown(document):
+  """The text with a line of ^ below what is learned."""
+  ids = [*document.prompt, *document.body]
+  marks = [False] * len(document.prompt) + list(document.targets)
+  return "".join(map(chr, ids)), "".join("^" if m else "-" for m in marks)
+
+
+def test_the_assistants_turns_are_learned_up_to_their_ends():
+  (document,) = conversations.encode(TALK, Characters())
+  text, marks = shown(document)
+  assert text == "<system>be.\n<user>hi.\n<assistant>ho.\n<user>so.\n<assistant>it is."
+  assert marks == (
+    "-----------" "-" "---------" "-" "-----------" "^^^" "-" "---------" "-" "-----------" "^^^^^^"
+  )  # fmt: skip
+
+
+def test_a_template_that_rewrites_the_past_makes_a_document_of_each_turn():
+  documents = conversations.encode(TALK, Characters(FORGETFUL))
+  assert [shown(d) for d in documents] == [
+    ("<system>be.\n<user>hi.\n<assistant>[hm]ho.", "-" * 33 + "^" * 7),
+    (
+      "<system>be.\n<user>hi.\n<assistant>ho.\n<user>so.\n<assistant>[hm]it is.",
+      "-" * 58 + "^" * 10,
+    ),
+  ]
+
+
+def test_rows_weigh_only_what_is_learned(tmp_path):
+  path = tmp_path / "a.jsonl"
+  lines = [{"messages": TALK}, {"prompt": "q", "response": "a"}, {"text": "plain"}]
+  path.write_text("\n".join(map(json.dumps, lines)))
+  config = DataConfig(
+    source="files", path=str(path), split_sizes=(1, 0, 0), add_bos=False, add_eos=True, chat=True,
+    seq_len=128, packing="pad",
+  )  # fmt: skip
+  corpus = load_corpus(config, "train", Characters())
+  rows = make_pipeline(config, seed=0, batch_size=3, corpus=corpus, tokenizer=Characters())
+  batch = next(rows)
+  learned = {
+    "".join(map(chr, tokens[weights > 0]))
+    for tokens, weights in zip(batch["tokens"], batch["weights"], strict=True)
+  }
+  assert learned == {"ho.it is.", "a.", "plain."}
+
+
+def test_a_multiple_continues_with_the_end_which_is_learned():
+  documents = list(conversations.write([Document(messages=TALK)], Characters()))
+  plain = tokenize(documents, Characters())
+  corpus = aligned(plain, 7, [ord(".")])
+  extra = int(corpus.lengths[0] - plain.lengths[0])
+  assert 0 < extra < 7 and not corpus.lengths[0] % 7
+  assert (corpus.tokens[-extra:] == ord(".")).all() and corpus.targets[-extra:].all()
+  assert corpus.targets.sum() == plain.targets.sum() + extra
+
+
+def test_conversations_that_cannot_be_written_are_counted(caplog):
+  no_answer = Document(messages=TALK[:2])
+  found = list(
+    conversations.write([no_answer, Document("x"), Document(messages=TALK)], Characters())
+  )
+  assert len(found) == 2 and "left out 1 conversations" in caplog.text
+  with pytest.raises(DataError, match="none of the 1 conversations.*role assistant"):
+    list(conversations.write([no_answer], Characters()))
+  with pytest.raises(DataError, match="ends a question otherwise"):
+    list(conversations.write([Document(messages=TALK)], Characters(ODD)))
+  plain = Characters()
+  plain.chat_template = None
+  with pytest.raises(UsageError, match="no chat template"):
+    list(conversations.write([Document(messages=TALK)], plain))
