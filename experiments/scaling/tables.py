@@ -10,7 +10,7 @@ import json
 import pathlib
 from typing import Any
 
-from sbdjax.evals import report
+from sbdjax.evals import markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 GIB = 2**30
@@ -51,7 +51,7 @@ def memory() -> str:
     )
     shown = (f"{size / GIB:.2f}" for size in sizes)
     rows.append((*_where(r), f"{r['tokens']:,}", *shown, r["compiled_for"]))
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def collectives() -> str:
@@ -64,7 +64,7 @@ def collectives() -> str:
       f"{found[k]['count']:,} / {found[k]['sent'] / GIB:,.3g}" if k in found else "" for k in _KINDS
     )
     rows.append((*_where(r), *cells))
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def bounds() -> str:
@@ -81,13 +81,13 @@ def bounds() -> str:
     parts = (f"{b[name]:.3g}" for name in ("compute", "with_attention", "memory", "interconnect"))
     most = f"{r['tokens'] / b['seconds']:,.0f}"
     rows.append((r["model"], r["target"], *parts, f"{b['seconds']:.3g}", b["bound_by"], most))
-  return report.markdown(head, rows)
+  return markdown.table(head, rows)
 
 
 def compiling() -> str:
   """Seconds of compiling."""
   rows = [(r["model"], r["target"], r["compiled_for"], f"{r['seconds']:.0f}") for r in done()]
-  return report.markdown(("model", "devices", "compiled for", "seconds"), rows)
+  return markdown.table(("model", "devices", "compiled for", "seconds"), rows)
 
 
 def compile_tpu() -> str:
@@ -100,13 +100,13 @@ def compile_tpu() -> str:
       else f"stopped after {r['stopped']:.0f}"
     )
     rows.append((r["attention"], f"{r['length']:,}", told, f"{r['cpu_seconds']:.0f}"))
-  return report.markdown(("attention", "tokens", "compiling, s", "processor, s"), rows)
+  return markdown.table(("attention", "tokens", "compiling, s", "processor, s"), rows)
 
 
 def failed() -> str:
   """Cases that did not compile, and why."""
   found = [(r["model"], r["target"], r["failed"]) for r in lines() if "failed" in r]
-  return report.markdown(("model", "devices", "what was said"), found)
+  return markdown.table(("model", "devices", "what was said"), found)
 
 
 def main() -> None:
