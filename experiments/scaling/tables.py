@@ -90,6 +90,23 @@ def compiling() -> str:
   return markdown.table(("model", "devices", "compiled for", "seconds"), rows)
 
 
+def chunks() -> str:
+  """A step with the loss's chunks counted on all devices together, and on each."""
+  (after,) = lines("chunks.jsonl")
+  before = next(r for r in done() if r["command"] == after["command"])
+  rows = []
+  for name, r in (("on all devices together", before), ("on each device", after)):
+    found, b = r["collectives"]["all-reduce"], r["bound"]
+    sent, peak = (f"{x / GIB:.3g}" for x in (found["sent"], r["total"]))
+    seconds = (f"{b[part]:.3g}" for part in ("interconnect", "seconds"))
+    rows.append((name, f"{found['count']:,}", sent, *seconds, b["bound_by"], peak))
+  head = (
+    "1,024 tokens at a time", "all-reduces", "GiB sent by them", "interconnect, s", "step at least, s",
+    "bound by", "peak, GiB",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
 def compile_tpu() -> str:
   """Attention by our kernels and in plain XLA."""
   rows = []
@@ -111,7 +128,7 @@ def failed() -> str:
 
 def main() -> None:
   argparse.ArgumentParser(description=__doc__).parse_args()
-  for table in (memory, collectives, bounds, compiling, compile_tpu, failed):
+  for table in (memory, collectives, bounds, compiling, compile_tpu, chunks, failed):
     print(f"{table.__doc__}\n\n{table()}\n")
 
 
