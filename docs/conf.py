@@ -29,7 +29,7 @@ extensions = [
 ]
 source_suffix = {".md": "myst-nb", ".py": "myst-nb", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "_ext", "examples", "conf.py"]
-nitpicky = False
+highlight_language = "text"  # of code whose language is not said
 
 # Markdown.
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block", "attrs_inline"]

@@ -9,11 +9,12 @@ Job). Work that is only split, each process for itself, needs none of this: see 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from sbdjax import share
 from sbdjax.errors import SbdjaxError, UsageError
@@ -28,7 +29,8 @@ START_WITHIN = 300
 _LAST_WORDS = 2.0
 
 
-class Job(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Job:
   """Which processes make up a job; None: not said, JAX is to find out.
 
   Attributes:
@@ -52,12 +54,12 @@ def given(environment: Mapping[str, str] = os.environ) -> Job | None:
   Raises:
     UsageError: it names half of one.
   """
-  index, count = share.of_process(environment)
-  if count == 1:
+  own = share.of_process(environment)
+  if own.count == 1:
     return None
   if not environment.get(ADDRESS):
-    raise UsageError(f"{share.COUNT}={count} processes need {ADDRESS}=HOST:PORT of process 0")
-  return Job(environment[ADDRESS], count, index)
+    raise UsageError(f"{share.COUNT}={own.count} processes need {ADDRESS}=HOST:PORT of process 0")
+  return Job(environment[ADDRESS], own.count, own.index)
 
 
 def joined() -> bool:
@@ -90,7 +92,9 @@ def join(job: Job, *, stoppable: bool = False, lost_after: int = LOST_AFTER) -> 
   jax.config.update("jax_enable_preemption_service", stoppable)
   try:
     jax.distributed.initialize(
-      *job,
+      coordinator_address=job.coordinator,
+      num_processes=job.count,
+      process_id=job.index,
       heartbeat_timeout_seconds=lost_after,
       initialization_timeout=START_WITHIN,
     )

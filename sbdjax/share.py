@@ -20,8 +20,8 @@ COUNT, INDEX = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 class Share(NamedTuple):
   """Part `index` of `count` parts; the default is the whole."""
 
-  index: int = 0
-  count: int = 1
+  index: int = 0  # type: ignore[assignment]  # these hide methods of tuple
+  count: int = 1  # type: ignore[assignment]
 
   def has(self, number: int) -> bool:
     """Whether the thing of this number (0 first) is in this part."""

@@ -34,6 +34,7 @@ LAYERS = [
   ),
   ("pytree", "hosts"),
   ("settings", "checks", "reductions"),
+  ("field_docs",),
   ("masks", "cache"),
   ("kernels",),
   ("chunks",),
@@ -43,6 +44,7 @@ LAYERS = [
   ("corruption", "reductions"),
   ("losses", "decode", "likelihood"),
   ("prompts", "figures"),
+  ("text_records",),
   ("train", "bench"),
   ("evals",),
   ("batch",),
@@ -85,6 +87,7 @@ USES_SIDE = {
   name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
 }
 USES_SIDE["figures"] = {"data"}
+USES_SIDE |= {"text_records": {"data", "interop"}, "train": {"data", "interop", "report"}}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).
 LAZY = {("interop", "train")}
@@ -96,6 +99,7 @@ ONLY_IN = {
   "grain": ("data/pipeline.py",),
   "gguf": ("data/gguf_header.py", "interop/gguf/"),
   "lm_eval": ("evals/lm_eval_adapter.py", "cli/lm_eval.py"),
+  "wandb": ("train/tracking/wandb_writer.py",),
   "tensorflow_datasets": ("data/tfds_", "data/trajectories.py"),
 }
 NEVER = ("tensorflow", "clu")
@@ -106,11 +110,13 @@ CLI_PARTS = {
   "batch_progress",
   "bench_common",
   "common",
+  "compare_plot",
   "compilation_cache",
   "config_file",
   "dry_run",
   "evaluate_losses",
   "evaluate_tasks",
+  "fields",
   "finetune_config",
   "finetune_costs",
   "finetune_export",
@@ -120,6 +126,8 @@ CLI_PARTS = {
   "generate_file",
   "live",
   "rounds",
+  "sweep_best",
+  "sweep_grid",
   "tuned",
 }
 

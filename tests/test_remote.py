@@ -9,6 +9,7 @@ from sbdjax import remote, workdir_lock
 from sbdjax.data import assets
 from sbdjax.errors import UsageError
 from sbdjax.train import checkpoints, metrics
+from sbdjax.train.event_file import EventFile
 from sbdjax.train.state import leaf_names
 from tests import fake_gcs
 from tests.train.test_trainer import run_toy
@@ -76,6 +77,9 @@ def test_what_grows_is_written_whole_now_and_then(bucket):
 
 def test_metrics_and_events_of_a_resumed_run_end_at_its_checkpoint(bucket):
   for start, steps in ((0, (2, 4, 6)), (4, (6,))):
+    events = EventFile("gs://bucket/run", None)
+    events.scalar("loss", 1.0, start)
+    events.close()
     writer = metrics.MetricsWriter("gs://bucket/run", start)
     for step in steps:
       writer.write(step, {"train/loss": 10.0 * step + start})

@@ -150,11 +150,12 @@ def main(argv: list[str] | None = None) -> int:
   examples = list(store)
   at = busiest(examples, args.blocks)
   out = pathlib.Path(args.out)
+  provenance = record.provenance()  # before anything that git knows is written
   drawn = shown(examples[at], load_tokenizer(args.tokenizer), args.blocks)
   draw(out.with_suffix(".png"), drawn)
   kept = ("checkpoint", "block_size", "examples", "draft", "seed", "weights_crc32")
   settings = {name: store.settings[name] for name in kept if name in store.settings}
-  line = {"settings": settings | {"drawn_text": at}, **counts(examples), **record.provenance()}
+  line = {"settings": settings | {"drawn_text": at}, **counts(examples), **provenance}
   line["drawn"] = drawn
   write_atomically(
     out.with_suffix(".jsonl"), lambda file: file.write(json.dumps(line).encode() + b"\n")

@@ -14,10 +14,10 @@ from sbdjax.decode.base import Limits
 from sbdjax.decode.continuous import ContinuousDecoder
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Result
-from sbdjax.decode.method import Method
 from sbdjax.decode.programs import Shared
 from sbdjax.decode.requests import Request as TokenRequest
 from sbdjax.interop.pretrained import Pretrained
+from sbdjax.text_records import costs
 
 
 class Batch(NamedTuple):
@@ -79,22 +79,6 @@ def text_of(model: Pretrained, row: Row, result: Result) -> str | None:
     return None
   tokens = result.text_tokens
   return prompting.answer_text(model, result.prompt_tokens, tokens, row.stop, row.eos_ids)
-
-
-def costs(result: Result, method: Method) -> dict[str, Any]:
-  """What a row has cost, for records; `nfe` has the prompt's forwards where the method counts them."""
-  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
-  found: dict[str, Any] = {
-    "nfe": nfe,
-    "prefill_nfe": result.prefill_nfe,
-    "query_tokens": result.query_tokens,
-    "drafted": result.drafted,
-    "accepted": result.accepted,
-    "tpf": result.valid / nfe if nfe else 0.0,
-  }
-  if result.causal_passes is not None:
-    found |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
-  return found
 
 
 def record(

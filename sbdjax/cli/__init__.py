@@ -32,6 +32,10 @@ VERBS = {
     "sbdjax.cli.collect",
     "Let a model write text to train on: --checkpoint=NAME|FILE|FOLDER --prompts=FILE --workdir=DIR",
   ),
+  "compare": Verb(
+    "sbdjax.cli.compare",
+    "Compare training runs: compare RUN RUN ... [--metrics=NAME,NAME] [--png=FILE] [--html=FILE]",
+  ),
   "completion": Verb(
     "sbdjax.cli.completion",
     "Print a script that completes commands in a shell: completion bash|zsh",
@@ -79,6 +83,10 @@ VERBS = {
     "sbdjax.cli.quickstart",
     "See everything once: a story told, a model fine-tuned to SBD, decoded in blocks, and measured.",
   ),
+  "replay": Verb(
+    "sbdjax.cli.replay",
+    "Play how a text came about: replay FILE [--text=N] [--html=FILE] [--gif=FILE] [--png=FILE]",
+  ),
   "report": Verb(
     "sbdjax.cli.report",
     "Records as one page and as tables: report DIR... [--out=report.html] [--markdown=FILE] "
@@ -86,8 +94,8 @@ VERBS = {
   ),
   "sweep": Verb(
     "sbdjax.cli.sweep",
-    "Measure a grid of decoders: --config=FILE.py[:VARIANT] --workdir=DIR "
-    "[--config.section.field=VALUE ...]",
+    "Measure a grid of decoders: --checkpoint=NAME --grid decoder.FIELD=V,V ... --workdir=DIR, "
+    "or --config=FILE.py[:VARIANT]",
     measures=True,
   ),
   "train": Verb(

@@ -167,7 +167,15 @@ def load_config(
     UsageError: no such file, no `get_config`, an unknown field (the nearest is named) or a value
       of the wrong type.
   """
-  found = open_config(flag).call("get_config")
+  return with_overrides(open_config(flag).call("get_config"), overrides, schema)
+
+
+def with_overrides(
+  found: Mapping[str, Any] | ConfigDict,
+  overrides: Mapping[str, str],
+  schema: Callable[[ConfigDict], Schema] | None = None,
+) -> ConfigDict:
+  """A configuration with overrides applied; see `load_config`."""
   config = (found if isinstance(found, ConfigDict) else ConfigDict(found)).unlock()
 
   # A section's `name` in the file may decide which fields the section has, so those come first; so

@@ -2,7 +2,8 @@
 
 `--config=preset:NAME` opens a preset in every verb that takes a config, `preset:NAME:VARIANT`
 another variant than the first; a variant in CAPITALS stands for a value of your own. `configs NAME`
-prints what the preset says of itself and the fields it sets; the others have their defaults.
+prints what the preset says of itself, the fields it sets, and then every field that a config of its
+kind may set, with type, default and what it is for; `*` marks those that the preset sets.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def listing() -> str:
 
 
 def shown(flag: str) -> str:
-  """One preset: its docstring, and what its functions give for the variant.
+  """One preset: its docstring, what its functions give for the variant, and every field there is.
 
   Args:
     flag: `preset:NAME` or `preset:NAME:VARIANT`.
@@ -41,13 +42,18 @@ def shown(flag: str) -> str:
   Raises:
     UsageError: no such preset or variant.
   """
+  from sbdjax.cli import fields  # here: it starts JAX, which the list does not need
+
   preset = open_config(flag)
+  config = preset.call("get_config")
+  given = dict(_fields(config))
   lines = [_doc(preset), "", f"--config={flag} sets", ""]
-  lines += [f"  {name} = {value!r}" for name, value in _fields(preset.call("get_config"))]
+  lines += [f"  {name} = {value!r}" for name, value in given.items()]
   for function, what in (("get_sweep", "points of the sweep"), ("get_rounds", "rounds")):
     entries = preset.call(function) if preset.has(function) else None
     if entries:
       lines += ["", f"{len(entries)} {what}", "", *(f"  {entry}" for entry in entries)]
+  lines += ["", "every field", fields.of_config(config, given, preset.has("get_sweep"))]
   return "\n".join(lines)
 
 

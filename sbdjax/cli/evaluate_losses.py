@@ -148,7 +148,9 @@ def main(argv: list[str]) -> int:
   if args.truncate:
     corpus = truncate(corpus, data.seq_len)
   layout = make_layout(ParallelConfig()) if jax.process_count() > 1 else None
-  cut = {} if layout is None else {"share": layout.share, "multiple": layout.batch_shards}
+  cut: dict[str, Any] = {}
+  if layout is not None:
+    cut = {"share": layout.share, "multiple": layout.batch_shards}
   batches = make_eval(
     data,
     args.split,

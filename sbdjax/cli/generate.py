@@ -39,22 +39,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from rich.console import Console
 
-from sbdjax import plain_json
+from sbdjax import plain_json, text_records
 from sbdjax import prompts as prompting
 from sbdjax.cli import flags, generate_file, live, methods, tuned
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.data import assets, files
-from sbdjax.data.number_tokenizer import NumberTokenizer
 from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.decode import registry
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding
 from sbdjax.decode.generate import Decoder, Result
-from sbdjax.decode.method import Method
 from sbdjax.decode.stops import before_stop
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
@@ -85,45 +82,6 @@ def find_prompts(args: argparse.Namespace, tokenizer: Tokenizer) -> list[list[in
   if args.prompts_file is not None:
     texts = files.read_prompts(assets.resolve(args.prompts_file))
   return [prompting.encode(tokenizer, text, args.hole) for text in texts]
-
-
-def as_record(
-  result: Result,
-  model: Pretrained,
-  method: Method,
-  settings: dict[str, Any],
-  stop: Sequence[str] = (),
-) -> dict[str, Any]:
-  """The JSON object of one prompt."""
-  text, tokenizer = None, model.need_tokenizer()
-  more: dict[str, Any] = {}
-  if not isinstance(tokenizer, NumberTokenizer):
-    pieces = prompting.pieces_after(tokenizer, result.prompt_tokens, result.text_tokens)
-    text = before_stop("".join(pieces), stop)
-    more |= {"pieces": pieces, "prompt_text": tokenizer.decode(result.prompt_tokens)}
-  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
-  if result.causal_passes is not None:
-    more |= {"trunk_passes": result.trunk_passes, "causal_passes": result.causal_passes}
-  return (
-    {
-      "prompt_tokens": result.prompt_tokens,
-      "tokens": result.tokens,
-      "valid_tokens": result.valid,
-      "text": text,
-      "nfe": nfe,
-      "prefill_nfe": result.prefill_nfe,
-      "query_tokens": result.query_tokens,
-      "drafted": result.drafted,
-      "accepted": result.accepted,
-      "tpf": result.valid / nfe if nfe else 0.0,
-      "reveal_step": result.reveal_step,
-      "finish": result.finish,
-      "seconds": result.seconds,
-      "batch_size": result.batch_size,
-    }
-    | more
-    | settings
-  )
 
 
 def title_of(checkpoint: str, decoding: Decoding) -> str:
@@ -246,5 +204,8 @@ def main(argv: list[str]) -> int:
   }
   for result in decoder.generate(method, model.params, prompts, key, args.batch_size):
     compiled = {"compile_seconds": decoder.compile_seconds}
-    print(plain_json.dumps(as_record(result, model, method, settings | compiled, stop)), flush=True)
+    print(
+      plain_json.dumps(text_records.of_result(result, model, method, settings | compiled, stop)),
+      flush=True,
+    )
   return 0

@@ -8,7 +8,7 @@ forward are green; what a draft proposed and the forward rejected is red.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from rich.cells import set_cell_size
@@ -132,7 +132,7 @@ def draw(frame: Frame, cells: CellTexts, title: str, width: int, lines: int) -> 
   tail += [Text("")] * (lines - len(tail))
   return Panel(
     Group(*tail, *below(frame, cells, inner)),
-    title=title,
+    title=_heading(title),
     title_align="left",
     subtitle=counters(frame.result),
     subtitle_align="left",
@@ -141,10 +141,23 @@ def draw(frame: Frame, cells: CellTexts, title: str, width: int, lines: int) -> 
   )
 
 
+def _heading(title: str) -> Text:
+  """A title as it stands: what looks like markup in it is none."""
+  return Text(title.translate(_SIGNS))
+
+
 def play(
-  frames: Iterator[Frame], cells: CellTexts, title: str, console: Console, seconds_per_frame: float
+  frames: Iterator[Frame],
+  cells: CellTexts,
+  title: str,
+  console: Console,
+  seconds_per_frame: float,
+  summarize: Callable[[Result], str] = summary,
 ) -> Result:
   """Shows the frames as they come, each for at least `seconds_per_frame`; leaves the whole text.
+
+  Args:
+    summarize: makes the line below it of the finished row.
 
   Returns:
     The finished row.
@@ -160,6 +173,7 @@ def play(
       last = frame.result
   assert last is not None
   text = styled_text(cells.tokenizer, last, last.valid)
-  console.print(Panel(text, title=title, title_align="left", width=width, border_style="green"))
-  console.print(summary(last), style="bright_black", highlight=False)
+  heading = _heading(title)
+  console.print(Panel(text, title=heading, title_align="left", width=width, border_style="green"))
+  console.print(summarize(last), style="bright_black", highlight=False)
   return last

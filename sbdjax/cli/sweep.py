@@ -1,8 +1,19 @@
-"""Measure a grid of decoders: --config=FILE.py[:VARIANT] --workdir=DIR [--config.section.field=VALUE ...]
+"""Measure a grid of decoders: --checkpoint=NAME --grid decoder.FIELD=V,V ... --workdir=DIR, or --config=FILE.py[:VARIANT]
 
-The config file has `get_config` with sections `sweep` (SweepConfig), `decoder` (the settings of a
+Without a config file --grid names the values to combine, like --grid decoder.block_size=4,8,16
+decoder.rule=eb_entropy,factor, and --decoder.FIELD=VALUE and --sweep.FIELD=VALUE set what all points
+share (--sweep.num_prompts=64, --sweep.repeats=0). Prompts are the lines of --prompts=FILE, or the
+beginnings of the embedded stories. AR is measured as the reference where the model can be decoded so.
+Values without effect in a combination are left out of it. At the end: a table of what varies, the
+Pareto fronts of quality against tokens per forward and against seconds, and with --max_loss=5 the
+fastest points that lose at most 5 % judge NLL, with the flags that decode so.
+
+A config file has `get_config` with sections `sweep` (SweepConfig), `decoder` (the settings of a
 method: see `methods`) and `data` (DataConfig, where the prompts come from), and `get_sweep`, which
-gives one dict of overrides per point, like {"decoder.gamma": 0.1}. Each point is one JSON line of
+gives one dict of overrides per point, like {"decoder.gamma": 0.1}; --config.SECTION.FIELD=VALUE
+changes one field, and --grid takes the place of `get_sweep`.
+
+Each point is one JSON line of
 DIR/points.jsonl, with the sums of every text; re-running the command measures what is missing. Then all points
 decode the first sweep.timed_prompts prompts in turns, sweep.repeats times: a line of DIR/speeds.jsonl (0 repeats: no
 speeds). Several processes share the points with --shard=0/4, --shard=1/4, ...; the last to end has
@@ -24,12 +35,27 @@ from rich.table import Table
 
 from sbdjax import remote
 from sbdjax.bootstrap import Interval
-from sbdjax.cli import flags
-from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, open_config, split_overrides
+from sbdjax.cli import flags, sweep_best, sweep_grid
+from sbdjax.cli.common import (
+  CONFIG_HELP,
+  Parser,
+  load_config,
+  open_config,
+  split_overrides,
+  with_overrides,
+)
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.evals import paired, plot, surface, wording
-from sbdjax.evals.sweep import POINTS, Point, SweepConfig, check_used, make_point, run_sweep
+from sbdjax.evals.sweep import (
+  POINTS,
+  Bench,
+  Point,
+  SweepConfig,
+  check_used,
+  make_point,
+  run_sweep,
+)
 from sbdjax.share import WHOLE, Share
 
 PICTURE, SURFACE = "sweep.png", "surface.png"
@@ -146,7 +172,11 @@ def speed_table(
 
 
 def measure(
-  points: Sequence[Point], workdir: pathlib.Path, console: Console, share: Share = WHOLE
+  points: Sequence[Point],
+  workdir: pathlib.Path,
+  console: Console,
+  share: Share = WHOLE,
+  bench: Bench | None = None,
 ) -> list[dict] | None:
   """`run_sweep` with the point being measured shown in `console`."""
 
@@ -154,7 +184,7 @@ def measure(
     console.print(f"already measured: {line}", style="bright_black", highlight=False)
 
   with console.status("opening models ...") as status:
-    return run_sweep(points, workdir, status.update, skipped, share)
+    return run_sweep(points, workdir, status.update, skipped, share, bench)
 
 
 def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console) -> None:
@@ -234,29 +264,65 @@ def conclude_surface(
   )
 
 
+def _parser() -> Parser:
+  parser = Parser(prog="sweep", description=__doc__)
+  add = parser.add_argument
+  add("--config", help=f"{CONFIG_HELP}; instead of --checkpoint, or beside --grid")
+  add("--workdir", required=True, help="folder for points.jsonl, speeds.jsonl and pictures")
+  flags.add_checkpoint(parser)
+  add("--judge", help="model under which texts are scored; default: the checkpoint")
+  add("--prompts", help="file with a prompt a line, or .jsonl with the field prompt")
+  add("--grid", nargs="+", metavar="SECTION.FIELD=V,V", help="values to combine")
+  flags.add_shard(parser, "points")
+  add("--max_loss", type=float, metavar="PERCENT", help="name the fastest points within this loss")
+  return parser
+
+
+def _base(args: Any, overrides: Mapping[str, str]) -> ConfigDict:
+  """The config that the points of --grid change: of --config, or of flags alone."""
+  named = {name: getattr(args, name) for name in ("checkpoint", "adapter", "judge", "prompts")}
+  given = {f"sweep.{name}": value for name, value in named.items() if value is not None}
+  overrides = {**given, **overrides}
+  if args.config is None:
+    return with_overrides({"sweep": {}, "decoder": {}, "data": {}}, overrides, schema)
+  return load_config(args.config, overrides, schema)
+
+
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
-  parser = Parser(prog="sweep", description=__doc__)
-  parser.add_argument("--config", required=True, help=CONFIG_HELP)
-  parser.add_argument(
-    "--workdir", required=True, help="folder for points.jsonl, speeds.jsonl and sweep.png"
-  )
-  flags.add_shard(parser, "points")
-  args = parser.parse_args(rest)
+  for section in ("decoder", "sweep", "data"):  # as the other verbs have them
+    rest, more = split_overrides(rest, section)
+    overrides |= {f"{section}.{name}": text for name, text in more.items()}
+  args = _parser().parse_args(rest)
+  if not (args.config or args.checkpoint):
+    raise UsageError("sweep needs --checkpoint=NAME and --grid, or --config=FILE.py")
+  if args.max_loss is not None and args.max_loss < 0:
+    raise UsageError(f"--max_loss={args.max_loss}: give a percentage of 0 or more")
   share = flags.shard_of(args.shard)
   overrides = flags.modern_overrides(overrides)
-  config, grid = load_config(args.config, overrides, schema), read_grid(args.config)
-  points = [make_point(config, entry, flags.note) for entry in grid]
-  check_used(config, grid, [n.removeprefix("decoder.") for n in overrides if "decoder." in n])
-  names = read_surface(args.config)
-  console = Console()
+  config = _base(args, overrides)
+  of_decoder = [n.removeprefix("decoder.") for n in overrides if n.startswith("decoder.")]
+  bench, console, names = Bench(), Console(), None
+  by_flags = bool(args.grid) or not args.config
+  if by_flags:
+    combinations = sweep_grid.read(sweep_grid.parse(args.grid or ()), config)
+    points = sweep_grid.points(config, combinations, bench, of_decoder)
+  else:
+    grid = read_grid(args.config)
+    points = [make_point(config, entry, flags.note) for entry in grid]
+    check_used(config, grid, of_decoder)
+    names = read_surface(args.config)
   workdir = remote.on_disk(args.workdir)
-  rows = measure(points, workdir, console, share)
+  rows = measure(points, workdir, console, share, bench)
   if rows is None:
     print(f"{workdir}: other processes measure what is missing, or will")
     return 0
-  conclude(rows, workdir, console)
+  if not by_flags:
+    conclude(rows, workdir, console)
+  if by_flags or args.max_loss is not None:
+    most = None if args.max_loss is None else args.max_loss / 100
+    sweep_best.conclude(rows, most, workdir, console)
   if names:
     conclude_surface(rows, names, workdir, console)
   return 0

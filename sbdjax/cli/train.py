@@ -3,12 +3,13 @@
 Sections of a config: `model` (TransformerConfig; with `init.checkpoint` only what differs from
 it), `head` (HeadConfig; of losses that train causal blocks), `init` (InitConfig), `data`
 (DataConfig), `loss` (`name` and the fields of that loss), `optim` (OptimConfig), `train`
-(TrainConfig), `parallel` (ParallelConfig), `attention` (AttentionConfig). Fields left out have the
-defaults of these dataclasses; see sbdjax/train/settings.py. `loss.name` and `data.source` may also
-name a loss or a source of your own, as module:Name; see sbdjax/losses/registry.py and
-sbdjax/data/sources.py. Re-running the command resumes. Several processes train together under
-`launch`, with --distributed on a cluster, or where --coordinator, --processes and --process say who
-they are: see docs/many_processes.md. A config file with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
+(TrainConfig), `parallel` (ParallelConfig), `attention` (AttentionConfig), `tracking`
+(TrackingConfig: where metrics go, and what the model writes meanwhile). Fields left out have the
+defaults below. `loss.name` and `data.source` may also name a loss or a source of your own, as
+module:Name; see sbdjax/losses/registry.py and sbdjax/data/sources.py. Re-running the command
+resumes. Several processes train together under `launch`, with --distributed on a cluster, or where
+--coordinator, --processes and --process say who they are: see docs/many_processes.md. A config file
+with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/rounds.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import jax
 from ml_collections import ConfigDict
 
 from sbdjax import remote
-from sbdjax.cli import dry_run, flags, rounds, trajectories
+from sbdjax.cli import dry_run, fields, flags, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.train import profile, topology
@@ -78,7 +79,7 @@ def _sections(in_rounds: bool) -> Callable[[ConfigDict], dict[str, type]]:
 def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, overrides = split_overrides(argv)
-  parser = Parser(prog="train", description=__doc__)
+  parser = Parser(prog="train", description=__doc__, epilog=fields.of_training())
   parser.add_argument("--config", required=True, help=CONFIG_HELP)
   parser.add_argument("--workdir", help="the run's directory")
   parser.add_argument(

@@ -58,7 +58,7 @@ class CollectConfig:
     checkpoint: the model that decodes, and that will be trained.
     dtype: of the decoding model, as of `load_pretrained`.
     chat: a document's prompt is what a user says: it is written by the checkpoint's chat template.
-    block_size: n.
+    block_size: tokens of a block, n.
     max_tokens: of a text, cut to whole blocks.
     draft: y(0) is drawn from the "text" so far, prompt included, or from the "vocabulary".
     shortest, longest: tokens of an opening; longer prompts are left out.

@@ -47,8 +47,8 @@ class DataConfig:
       part has the share of rows that its weight has of all weights. Parts that end begin again.
     token_dir: of the source "files": a folder that tokens are kept in and read from row by row, for
       data that do not fit in memory. Empty: they are in memory.
-    download: whether text8 may be fetched; `cache_dir` is where it is kept (empty:
-      $SBDJAX_CACHE, else ~/.cache/sbdjax).
+    download: whether text8 may be fetched.
+    cache_dir: where it is kept; empty: $SBDJAX_CACHE, else ~/.cache/sbdjax.
     tokenizer: as for `tokenizers.load_tokenizer`; in training also "checkpoint": that of
       `init.checkpoint`.
     add_bos, add_eos: put the tokenizer's bos before, its eos after every document of text.

@@ -94,6 +94,14 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
   return [] if bos_id is None or not getattr(tokenizer, "add_bos", True) else [bos_id]
 
 
+def characters(tokenizer: Tokenizer) -> bool:
+  """Whether every token is one character, so that losses a token are losses a character."""
+  try:
+    return all(len(piece) == 1 for piece in tokenizer.token_bytes())
+  except UsageError:  # a token's text depends on its neighbours
+    return False
+
+
 # Of a training workdir: where it keeps its tokenizer's files.
 FOLDER = "tokenizer"
 # Files a tokenizer may consist of, beside llama2.c's `tok*.bin`.

@@ -97,6 +97,15 @@ def _ratio(row: Row, over: str, under: str, value: float) -> Interval:
   return bootstrap.ratio_of_sums(each[over], each[under])
 
 
+def forwards_ratio(row: Row, reference: Row) -> Interval:
+  """Tokens per forward over those of `reference`, prompt by prompt."""
+  ours, theirs = row.get("each"), reference.get("each")
+  if ours is None or theirs is None or _prompts_of(row) != _prompts_of(reference):
+    return Interval(row["tpf"] / reference["tpf"])
+  columns = [each[name] for each in (ours, theirs) for name in ("tokens", "nfe")]
+  return bootstrap.paired_ratio(*columns)
+
+
 def nll_difference(row: Row, reference: Row) -> Interval:
   """Judge NLL above that of `reference`, as a share of it: 0.05 is 5 % worse text.
 
@@ -115,7 +124,7 @@ def nll_difference(row: Row, reference: Row) -> Interval:
 def _prompts_of(row: Row) -> tuple[Any, ...]:
   settings = row["settings"]
   data = {name: value for name, value in settings["data"].items() if value}
-  return *(settings["sweep"].get(name) for name in _PROMPTS), data
+  return *(settings["sweep"].get(name) for name in _PROMPTS), settings.get("prompts_crc32"), data
 
 
 def same_text(row: Row, reference: Row) -> bool:

@@ -11,13 +11,16 @@ import dataclasses
 import json
 import pathlib
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
+from sbdjax import prompts as prompting
 from sbdjax import workdir_lock
 from sbdjax.bench.timing import Pass, TimedDecoder
+from sbdjax.data import assets, files
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
 from sbdjax.decode import flat_names
@@ -44,8 +47,10 @@ class SweepConfig:
     adapter: file of an adapter of it; empty: none.
     label: a name of it for tables and plots; empty becomes `checkpoint`.
     judge: the model under which the text is scored; empty becomes `checkpoint`.
-    num_prompts: prompts, the beginnings of the first long enough documents.
-    prompt_tokens: tokens of each prompt, bos included.
+    prompts: file with a prompt a line, or .jsonl with the field `prompt`; empty: the beginnings of
+      documents of the section `data`.
+    num_prompts: the first long enough documents; of a file, so many of its prompts at most.
+    prompt_tokens: tokens of each prompt, bos included; those of a file are taken whole.
     split: of the data: "train", "validation" or "test". The one that no choice was made on says
       most.
     batch_size: prompts decoded together.
@@ -59,6 +64,7 @@ class SweepConfig:
   adapter: str = ""
   label: str = ""
   judge: str = ""
+  prompts: str = ""
   num_prompts: int = 240
   prompt_tokens: int = 16
   split: str = "test"
@@ -105,8 +111,9 @@ _NO_OUTCOME = ("label", "repeats", "timed_prompts")
 def key_of(settings: Mapping[str, Any]) -> str:
   """Equal for settings with the same texts: all but the label and what concerns timing."""
   sweep = {name: value for name, value in settings["sweep"].items() if name not in _NO_OUTCOME}
-  if not sweep.get("adapter"):  # as in records of before there were any
-    sweep.pop("adapter", None)
+  for name in ("adapter", "prompts"):  # as in records of before there were any
+    if not sweep.get(name):
+      sweep.pop(name, None)
   decoder = flat_names.modern(settings["decoder"])
   if decoder.get("lookup") == "none":  # as in records of before there was any
     del decoder["lookup"]
@@ -221,7 +228,11 @@ class Bench:
       DataError: fewer such documents than asked for.
     """
     sweep, tokenizer = point.sweep, self.decoding(point).need_tokenizer()
-    key = (point.data, sweep.split, sweep.prompt_tokens, sweep.num_prompts, tokenizer.vocab_size)
+    chosen = (sweep.prompts, sweep.split, sweep.prompt_tokens, sweep.num_prompts)
+    key = (point.data, *chosen, tokenizer.vocab_size)
+    if key not in self._prompts and sweep.prompts:
+      texts = files.read_prompts(assets.resolve(sweep.prompts))[: sweep.num_prompts]
+      self._prompts[key] = [prompting.encode(tokenizer, text) for text in texts]
     if key not in self._prompts:
       corpus = load_corpus(point.data, sweep.split, tokenizer)
       length, wanted = sweep.prompt_tokens, sweep.num_prompts
@@ -248,7 +259,7 @@ class Bench:
     check_context(prompts, point.decoding.max_tokens, shape.max_seq_len, shape.vocab_size)
     judge = self.model(*self.judging(point))
     record.check_same_vocabulary(model, judge, point.sweep.judge)
-    total = point.sweep.prompt_tokens + point.decoding.max_tokens
+    total = max(map(len, prompts)) + point.decoding.max_tokens
     if total > judge.lm.config.max_seq_len:
       raise UsageError(
         f"the judge reads at most {judge.lm.config.max_seq_len} tokens; prompt and text may have "
@@ -290,6 +301,7 @@ def run_sweep(
   measuring: Callable[[str], None],
   skipped: Callable[[str], None],
   share: Share = WHOLE,
+  bench: Bench | None = None,
 ) -> list[dict] | None:
   """Measures what `workdir` lacks, appending one line per point; returns all points in order.
 
@@ -297,6 +309,7 @@ def run_sweep(
     measuring: is told, in a line, what is measured next.
     skipped: is told what is measured already.
     share: of the points, that this process measures; the last to end times all of them.
+    bench: which has opened models already, perhaps.
 
   Returns:
     The records, with `speed` and `tokens_per_second` where points were timed (`sweep.repeats`).
@@ -305,7 +318,7 @@ def run_sweep(
   Raises:
     UsageError, DataError, CheckpointError: before anything is measured or written.
   """
-  bench = Bench()
+  bench = bench or Bench()
   points = [bench.resolved(point) for point in points]
   for point in points:
     bench.check(point)
@@ -372,7 +385,10 @@ def _conclude(
 
 
 def _settings(bench: Bench, point: Point) -> dict[str, Any]:
-  return point.settings(record.fingerprint(bench.decoding(point).params))
+  settings = point.settings(record.fingerprint(bench.decoding(point).params))
+  if point.sweep.prompts:  # a file may change
+    settings["prompts_crc32"] = zlib.crc32(json.dumps(bench.prompts(point)).encode())
+  return settings
 
 
 def _time(
@@ -403,7 +419,7 @@ def _time(
 
 # Settings of a timing run, which all points of a grid share, and those that choose its prompts.
 _TIMING = ("batch_size", "repeats", "timed_prompts")
-_TIMED_ALIKE = (*_TIMING, "num_prompts", "prompt_tokens", "split")
+_TIMED_ALIKE = (*_TIMING, "prompts", "num_prompts", "prompt_tokens", "split")
 
 
 def _check_timed_alike(points: Sequence[Point]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -63,10 +63,13 @@ class Loss:
     has_head: it trains causal blocks on top of the model (a `SigmaLM`), and a config has a section
       `head` for them.
     trains_adapter: it sends a gradient through open blocks, so that an adapter (`nn.adapter`) learns.
+    in_bits: metrics that are the negative log-likelihood of a token, or a bound of it, in nats, and
+      what they are called in bits where tokens are characters.
   """
 
   has_head: ClassVar[bool] = False
   trains_adapter: ClassVar[bool] = False
+  in_bits: ClassVar[Mapping[str, str]] = {}
 
   def __call__(
     self, lm: Any, params: Any, batch: Batch, key: jax.Array

@@ -16,8 +16,8 @@ tokens of weight 0: prompts, padding. They are never masked, as a decoder never 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +78,8 @@ class BlockDiffusionLoss(Loss):
     document_mask: attention stays inside each packed document.
     chunk: tokens whose logits exist at one time.
   """
+
+  in_bits: ClassVar[Mapping[str, str]] = {"nelbo": "bits_per_character"}
 
   block_size: int = 4
   weighting: str = BOUND

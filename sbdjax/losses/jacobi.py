@@ -19,8 +19,8 @@ token of a block, which predicts the next one (`across_blocks=False`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +86,8 @@ class JacobiLoss(Loss):
     across_blocks: the last token of a block, which predicts the next block's first, counts too.
     chunk: tokens whose logits exist at one time.
   """
+
+  in_bits: ClassVar[Mapping[str, str]] = {"ntp_loss": "bits_per_character"}
 
   mask: str = "noisy"
   window: int = 16

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,8 @@ class MDMLoss(Loss):
     weighting: of a row's masked tokens, a key of WEIGHTINGS.
     chunk: tokens whose logits exist at one time.
   """
+
+  in_bits: ClassVar[Mapping[str, str]] = {"nelbo": "bits_per_character"}
 
   schedule: str = "linear"
   weighting: str = "bound"

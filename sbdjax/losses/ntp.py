@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ class NTPLoss(Loss):
     document_mask: attention stays inside each packed document.
     chunk: tokens whose logits exist at one time.
   """
+
+  in_bits: ClassVar[Mapping[str, str]] = {"ntp_loss": "bits_per_character"}
 
   document_mask: bool = True
   chunk: int = CHUNK

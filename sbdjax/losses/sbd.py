@@ -17,6 +17,7 @@ the *masked* positions), its block length can be 0, and it passes L where Figure
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -69,6 +70,7 @@ class SBDLoss(Loss):
   """
 
   trains_adapter: ClassVar[bool] = True
+  in_bits: ClassVar[Mapping[str, str]] = {"ntp_loss": "bits_per_character"}
 
   block_size_min: int = 2
   block_size_max: int = 16

@@ -10,6 +10,7 @@ the D tokens are hidden; see `losses.mdm` for its distribution and the weights. 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -47,6 +48,9 @@ class SSMDLoss(Loss):
   """
 
   has_head: ClassVar[bool] = True
+  in_bits: ClassVar[Mapping[str, str]] = {
+    f"{part}_nelbo": f"{part}_bits_per_character" for part in ("draft", "target")
+  }
 
   schedule: str = "linear"
   weighting: str = "inverse_count"

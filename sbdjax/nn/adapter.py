@@ -50,7 +50,7 @@ class AdapterConfig:
   """The low-rank updates of a model.
 
   Attributes:
-    rank: r.
+    rank: of the low-rank updates, r.
     alpha: the updates are multiplied by alpha / r.
     projections: which have one, of `PROJECTIONS`; empty: all that the model has.
   """

@@ -57,13 +57,13 @@ class TransformerConfig:
 
   Attributes:
     vocab_size: rows of the embedding, those of the mask token and of padding included.
-    num_layers: N.
-    d_model: D.
-    num_heads: H.
-    num_kv_heads: K, divides H (grouped-query attention).
+    num_layers: transformer layers, N.
+    d_model: width of the hidden states, D.
+    num_heads: attention heads, H.
+    num_kv_heads: heads of keys and values, K, which divides H (grouped-query attention).
     d_ff: hidden width of the feed-forward part.
     max_seq_len: positions the model is meant for; decoding refuses longer ones.
-    head_dim: Dh; 0 means d_model / num_heads.
+    head_dim: width of a head, Dh; 0 means d_model / num_heads.
     rope_theta: base of the rotary frequencies.
     rope_scaling: llama-3 rescaling; a RopeScaling, a mapping of its fields, or None.
     rope_interleaved: rotate pairs (2i, 2i+1) (llama2.c) instead of (i, i + Dh/2) (Hugging Face).

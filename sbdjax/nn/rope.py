@@ -18,6 +18,12 @@ class RopeScaling:
   Wavelengths below `original_max_position / high_freq_factor` are kept, those above
   `original_max_position / low_freq_factor` are stretched by `factor`, and those between are
   interpolated linearly in 1 / wavelength.
+
+  Attributes:
+    factor: by which long wavelengths are stretched.
+    low_freq_factor: above original_max_position / this, a wavelength is long.
+    high_freq_factor: below original_max_position / this, a wavelength is kept.
+    original_max_position: positions the model was trained for before.
   """
 
   factor: float

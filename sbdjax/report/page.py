@@ -20,7 +20,16 @@ from sbdjax.report.measures import MEASURES, Value
 from sbdjax.report.read import ABOUT, File, Record, environment
 
 _STATIC = pathlib.Path(__file__).parent / "static"
-_PROGRAMS = ("util.js", "plot.js", "scatter.js", "prompts.js", "texts.js", "records.js", "main.js")
+_PROGRAMS = (
+  "util.js",
+  "reveal.js",
+  "plot.js",
+  "scatter.js",
+  "prompts.js",
+  "texts.js",
+  "records.js",
+  "main.js",
+)
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
@@ -31,16 +40,27 @@ def build(files: Sequence[File], title: str) -> str:
     files: of `read.collect`.
     title: its heading.
   """
-  program = "\n".join((_STATIC / name).read_text("utf-8") for name in _PROGRAMS)
+  return assemble("page.html", _PROGRAMS, data(files), title)
+
+
+def assemble(template: str, programs: Sequence[str], content: Any, title: str) -> str:
+  """A page of this package's own parts and of JSON-like `content`, which its program reads.
+
+  Args:
+    template: name of an HTML file of `static`, in which `@@part@@` stands for a part.
+    programs: names of scripts there, in order.
+    title: its heading.
+  """
+  program = "\n".join((_STATIC / name).read_text("utf-8") for name in programs)
   style = (_STATIC / "report.css").read_text("utf-8")
   parts = {
     "title": html.escape(title),
     "policy": html.escape(_policy(program, style)),
     "style": style,
-    "data": as_script(data(files)),
+    "data": as_script(content),
     "program": program,
   }
-  page = (_STATIC / "page.html").read_text("utf-8")
+  page = (_STATIC / template).read_text("utf-8")
   # One pass: what is put in is not searched again.
   pieces = page.split("@@")
   return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))

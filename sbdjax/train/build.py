@@ -14,7 +14,7 @@ from sbdjax import hosts, remote
 from sbdjax.data import tokenizers
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
-from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
+from sbdjax.data.tokenizers import Tokenizer, characters, load_tokenizer
 from sbdjax.errors import UsageError
 from sbdjax.interop import adapter_file
 from sbdjax.interop.mask_token import add_mask_token, reserved
@@ -26,6 +26,7 @@ from sbdjax.interop.pretrained import (
   load_pretrained,
   stored,
 )
+from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.kernels import backend
 from sbdjax.lm import LM, make_lm
 from sbdjax.losses.base import LossFn
@@ -33,13 +34,14 @@ from sbdjax.nn import adapter
 from sbdjax.nn.config import TransformerConfig
 from sbdjax.settings import Section, to_dataclass
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
-from sbdjax.train import trainer
+from sbdjax.train import banner, trainer
 from sbdjax.train.dropout import with_dropout
 from sbdjax.train.host_memory import keep_freed_memory
 from sbdjax.train.parallel import make_layout
 from sbdjax.train.profile import Steps
 from sbdjax.train.settings import Settings, parse_settings
 from sbdjax.train.state import TrainState
+from sbdjax.train.tracking.samples import Sampler
 from sbdjax.train.trainer import Task
 
 
@@ -106,13 +108,15 @@ def train(config: Section, workdir: str | os.PathLike, profile: Steps | None = N
   try:
     check_fit(model, data, tokenizer, settings.data)
     return trainer.train(
-      build_task(settings, model, data),
+      build_task(settings, model, data, tokenizer),
       settings.optim,
       settings.train,
       settings.parallel,
       workdir,
       record(settings, model, data),
       lambda folder: keep_tokenizer(tokenizer, folder),
+      settings.tracking,
+      about(settings, model, data),
       profile,
     )
   finally:
@@ -260,8 +264,31 @@ def build_data(settings: Settings, tokenizer: Tokenizer) -> Data:
   )
 
 
-def build_task(settings: Settings, model: Model, data: Data) -> Task:
-  """What is trained on what, and what evaluations measure."""
+def about(settings: Settings, model: Model, data: Data) -> list[str]:
+  """What the run says of its model and its data before it starts."""
+  config, held_out = settings.train, data.eval_batches
+  random = model.params is None
+  params = jax.eval_shape(model.lm.init, jax.random.key(0)) if random else model.params
+  start, shape = settings.init.checkpoint, model.lm.config
+  return [
+    banner.of_model(shape, params, start, settings.loss_name),
+    *banner.of_data(
+      data.batches.corpus,
+      None if held_out is None else held_out.corpus,
+      config.steps,
+      config.batch_size,
+      settings.data.seq_len,
+    ),
+  ]
+
+
+def build_task(settings: Settings, model: Model, data: Data, tokenizer: Tokenizer) -> Task:
+  """What is trained on what, what evaluations measure, and what is decoded meanwhile.
+
+  Raises:
+    UsageError: samples are asked for that the model cannot be decoded to.
+  """
+  samples = settings.tracking.samples
   return Task(
     lm=model.lm,
     loss_fn=training_loss(settings, model.lm),
@@ -269,6 +296,17 @@ def build_task(settings: Settings, model: Model, data: Data) -> Task:
     batches=data.batches,
     eval_batches=data.eval_batches,
     params=model.params,
+    in_bits=settings.loss.in_bits if characters(tokenizer) else {},
+    sampler=Sampler(samples, _decoded(settings, model, tokenizer)) if samples.every else None,
+  )
+
+
+def _decoded(settings: Settings, model: Model, tokenizer: Tokenizer) -> Pretrained:
+  """The model as it is decoded; its parameters are those of the moment."""
+  mask_id = model.lm.config.mask_id
+  how = settings.loss.generation()
+  return Pretrained(
+    model.lm, None, tokenizer, GenerationDefaults(tuple(model.eos_ids), mask_id, **how)
   )
 
 
@@ -322,7 +360,7 @@ def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
 
 def record(settings: Settings, model: Model, data: Data) -> dict[str, Any]:
   """config.json: every field with its value, and under `resolved` what decoding needs."""
-  names = ("init", "data", "loss", "optim", "train", "parallel", "attention")
+  names = ("init", "data", "loss", "optim", "train", "parallel", "attention", "tracking")
   sections = {name: dataclasses.asdict(getattr(settings, name)) for name in names}
   if settings.head is not None:
     sections["head"] = dataclasses.asdict(settings.head)

@@ -7,18 +7,21 @@ by months, or a disk that is full, ends that thread, and the next events but ten
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 import time
+from typing import Any
 
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from sbdjax import remote
 
 
 class EventFile:
-  """A new file of scalars.
+  """A new file of scalars, texts and pictures.
 
   Args:
     workdir: where it is made.
@@ -39,8 +42,20 @@ class EventFile:
 
   def scalar(self, name: str, value: float, step: int) -> None:
     """Adds one value."""
-    event = Event(wall_time=time.time(), step=step, summary=summary.scalar(name, value))
-    self._writer.write_event(event)
+    self._write(summary.scalar(name, value), step)
+
+  def text(self, name: str, text: str, step: int) -> None:
+    """Adds a text; TensorBoard reads it as Markdown, so it stands in an indented block."""
+    self._write(summary.text(name, "\n".join(f"    {line}" for line in text.split("\n"))), step)
+
+  def picture(self, name: str, png: bytes, step: int) -> None:
+    """Adds the bytes of a PNG file."""
+    width, height = struct.unpack(">II", png[16:24])  # of its first chunk
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
+    self._write(Summary(value=[Summary.Value(tag=name, image=image)]), step)
+
+  def _write(self, content: Any, step: int) -> None:
+    self._writer.write_event(Event(wall_time=time.time(), step=step, summary=content))
 
   def flush(self) -> None:
     """Puts everything given so far into the file."""

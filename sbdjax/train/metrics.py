@@ -1,4 +1,4 @@
-"""The run's numbers: fetched one step late, averaged, written as JSON lines and TensorBoard."""
+"""The run's numbers: fetched one step late, averaged, written as JSON lines and told to writers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from sbdjax import remote
+from sbdjax import plain_json, remote
+from sbdjax.appending import append_line
 from sbdjax.errors import DivergedError
 from sbdjax.train.atomic_files import replace_text
-from sbdjax.train.event_file import EventFile
+from sbdjax.train.tracking.writer import Sample, Writer
 
-FILE = "metrics.jsonl"
+FILE, SAMPLES = "metrics.jsonl", "samples.jsonl"
 Pairs = dict[str, tuple[float, float]]
 
 
@@ -55,20 +56,23 @@ def truncate(path: pathlib.Path, step: int) -> None:
 
 
 class MetricsWriter:
-  """One JSON object a step in `metrics.jsonl`, and the same scalars as TensorBoard events.
+  """One JSON object a step in `metrics.jsonl`, one a sample in `samples.jsonl`; writers get the same.
 
   Values given for one step at different moments (training, evaluation) end up in one object.
 
   Args:
-    workdir: where both are written.
+    workdir: where the files are written.
     step: step the run (re)starts from; what an earlier run wrote beyond it is dropped.
+    writers: who else is told; they are closed with this one.
   """
 
-  def __init__(self, workdir: str | os.PathLike, step: int):
+  def __init__(self, workdir: str | os.PathLike, step: int, writers: Sequence[Writer] = ()):
     path = remote.path(workdir) / FILE
-    truncate(path, step)
+    self._samples = path.with_name(SAMPLES)
+    for file in (path, self._samples):
+      truncate(file, step)
     self._file = remote.GrowingObject(path) if remote.is_remote(path) else path.open("a")
-    self._events = EventFile(workdir, step + 1 if step else None)
+    self._writers = writers
     self._pending: dict[str, Any] = {}
     self._remote = remote.is_remote(path)  # each flush is a file written anew there
 
@@ -80,15 +84,28 @@ class MetricsWriter:
         self.flush()
     finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
     self._pending = {"step": step} | self._pending | finite
-    for name, value in finite.items():
-      if value is not None:
-        self._events.scalar(name, value, step)
+    told = {name: value for name, value in finite.items() if value is not None}
+    for writer in self._writers:
+      writer.scalars(step, told)
+
+  def sample(self, step: int, sample: Sample) -> None:
+    """Adds a text that the model wrote after `step` updates."""
+    line = plain_json.dumps(sample.record)
+    if self._remote:
+      whole = remote.GrowingObject(self._samples)
+      whole.write(line + "\n")
+      whole.flush()
+    else:
+      append_line(self._samples, line)
+    for writer in self._writers:
+      writer.sample(step, sample)
 
   def flush(self) -> None:
     """Puts everything given so far into the files."""
     self._end_line()
     self._file.flush()
-    self._events.flush()
+    for writer in self._writers:
+      writer.flush()
 
   def _end_line(self) -> None:
     if self._pending:
@@ -96,9 +113,11 @@ class MetricsWriter:
       self._pending = {}
 
   def close(self) -> None:
-    self.flush()
-    self._file.close()
-    self._events.close()
+    with contextlib.ExitStack() as stack:  # each of them, whatever the others do
+      for writer in self._writers:
+        stack.callback(writer.close)
+      stack.callback(self._file.close)
+      self.flush()
 
 
 class TrainingMeter:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rich import progress as rich_progress
 
-_SHOWN = ("loss", "ntp_loss", "masked_loss")
+_SHOWN = ("loss", "ntp_loss", "masked_loss", "bits_per_character")
 
 
 class Progress(Protocol):

@@ -3,8 +3,8 @@
 A config is any nested mapping of sections: `model` (TransformerConfig; with `init.checkpoint` only
 what differs from it), `head` (HeadConfig; for losses that train causal blocks), `init`
 (InitConfig), `data` (DataConfig), `loss` (`name` and the fields of that loss), `optim`
-(OptimConfig), `train` (TrainConfig), `parallel` (ParallelConfig), `attention` (AttentionConfig).
-Fields left out have the defaults of these dataclasses.
+(OptimConfig), `train` (TrainConfig), `parallel` (ParallelConfig), `attention` (AttentionConfig),
+`tracking` (TrackingConfig). Fields left out have the defaults of these dataclasses.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sbdjax.nn.sigma import HeadConfig
 from sbdjax.settings import Section, nearest, plain, to_dataclass
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig
+from sbdjax.train.tracking.config import TrackingConfig
 from sbdjax.train.trainer import TrainConfig
 
 # Of an int32, and one more fits.
@@ -73,6 +74,7 @@ class Settings(NamedTuple):
   train: TrainConfig
   parallel: ParallelConfig
   attention: AttentionConfig
+  tracking: TrackingConfig = TrackingConfig()
   head: HeadConfig | None = None
 
 
@@ -101,6 +103,7 @@ def schema(config: Section) -> dict[str, type]:
     "train": TrainConfig,
     "parallel": ParallelConfig,
     "attention": AttentionConfig,
+    "tracking": TrackingConfig,
   }
   return sections | ({"head": HeadConfig} if loss.has_head else {})
 

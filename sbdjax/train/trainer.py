@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import pathlib
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -17,6 +18,7 @@ from jax.experimental import multihost_utils
 from sbdjax import memory, remote, workdir_lock
 from sbdjax.errors import DivergedError, UsageError
 from sbdjax.losses.base import LossFn
+from sbdjax.train import banner
 from sbdjax.train import metrics as metrics_lib
 from sbdjax.train import state as state_lib
 from sbdjax.train.atomic_files import replace_text
@@ -30,8 +32,13 @@ from sbdjax.train.progress import Progress, make_progress
 from sbdjax.train.state import TrainState
 from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
 from sbdjax.train.stop import StopSignals
+from sbdjax.train.tracking import registry
+from sbdjax.train.tracking.config import TrackingConfig
+from sbdjax.train.tracking.samples import Sampler, one_line
+from sbdjax.train.tracking.writer import Run
 
 DONE = "DONE"
+_TRACKING = TrackingConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +110,9 @@ class Task(NamedTuple):
     eval_batches: iterated from the start at each evaluation, or None.
     params: parameters to start from, or None.
     eval_loss_fn: what evaluations measure, or None for `loss_fn`.
+    in_bits: {metric in nats a token: name} of metrics that are also written in bits; only where
+      tokens are characters.
+    sampler: decodes texts with the parameters of the moment, or None.
   """
 
   lm: Any
@@ -111,6 +121,8 @@ class Task(NamedTuple):
   eval_batches: Iterable[dict[str, Any]] | None = None
   params: Any = None
   eval_loss_fn: LossFn | None = None
+  in_bits: Mapping[str, str] = {}
+  sampler: Sampler | None = None
 
 
 class _Run(NamedTuple):
@@ -137,12 +149,14 @@ def train(
   workdir: Any,
   record: dict[str, Any],
   beside: Callable[[pathlib.Path], Any] = lambda workdir: None,
+  tracking: TrackingConfig = _TRACKING,
+  about: Sequence[str] = (),
   profile: Steps | None = None,
 ) -> TrainState:
   """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one.
 
-  The workdir receives `config.json` (= `record`), `env.json`, `metrics.jsonl`, TensorBoard events,
-  `checkpoints/<step>/` and, at the end, `DONE`. Nothing is written before all settings have been
+  The workdir receives `config.json` (= `record`), `env.json`, `metrics.jsonl`, `samples.jsonl` where
+  there is a sampler, what the writers of `tracking` keep, `checkpoints/<step>/` and, at the end, `DONE`. Nothing is written before all settings have been
   found usable. A run that is killed and started again ends with the same parameters, bit for bit,
   as one that was not. SIGTERM saves and returns early.
 
@@ -154,6 +168,8 @@ def train(
     workdir: the run's directory, made if need be; a path, also of an object store (`remote`).
     record: JSON-like settings, kept with the run.
     beside: writes what else is kept with them.
+    tracking: who is told of metrics and samples.
+    about: lines on model and data that are printed first.
     profile: updates that the first process traces into the workdir.
 
   Returns:
@@ -172,6 +188,7 @@ def train(
     raise UsageError(
       f"--profile={profile.first}:{profile.last} lies beyond train.steps={config.steps}"
     )
+  writers = registry.find(tracking.writers)
   run = _prepare(task, optim, config, parallel)
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
@@ -184,6 +201,8 @@ def train(
     changes = _write_records(workdir, record, beside, finished) if primary else []
     progress = make_progress(config.steps, start, silent=not primary)
     stack.callback(progress.close)
+    for line in (*about, banner.of_devices(_state_bytes(run.abstract))) if about else ():
+      progress.note(line)
     if start:
       progress.note(
         f"{workdir} is finished: all {start} steps are done (another --workdir, or more train.steps)"
@@ -197,8 +216,10 @@ def train(
         f"{run.rows - config.batch_size} empty rows fill up each batch of {config.batch_size} for "
         f"{run.layout.batch_shards} devices and {config.accumulation} microbatches"
       )
-    writer = metrics_lib.MetricsWriter(workdir, start) if primary else None
-    if writer:
+    writer = None
+    if primary:
+      told = Run(workdir, start, record, tracking)
+      writer = metrics_lib.MetricsWriter(workdir, start, [make(told) for make in writers])
       stack.callback(writer.close)
     profiler = Profiler(workdir, profile if primary else None)
     stack.callback(profiler.close)
@@ -244,7 +265,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   run = _Run(
     rows=rows,
     layout=layout,
-    make=lambda: jax.jit(make, out_shardings=placed)(task.params),
+    make=lambda: jax.jit(make, out_shardings=placed)(_movable(task.params)),
     abstract=abstract,
     train_step=layout.compile_train(train_step, abstract),
     eval_step=layout.compile_eval(eval_step, abstract.params),
@@ -256,14 +277,29 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   return run
 
 
+def _movable(params: Any) -> Any:
+  """Parameters that lie on one device of several as host arrays, which may go to all of them."""
+
+  def movable(x: Any) -> Any:
+    alone = isinstance(x, jax.Array) and len(x.sharding.device_set) == 1
+    return np.asarray(x) if alone and jax.device_count() > 1 else x
+
+  return jax.tree.map(movable, params)
+
+
 def _check_memory(abstract: TrainState) -> None:
   """Raises UsageError where the state alone is more than a device has free."""
   memory.check(
-    memory.of_shards(abstract, jax.tree.map(lambda x: x.sharding, abstract)),
+    _state_bytes(abstract),
     memory.device(),
     "the train state (parameters, their averages and the optimiser's) on each device",
     "make the model smaller, or cut it over more devices (parallel; train --dry_run tells more)",
   )
+
+
+def _state_bytes(abstract: TrainState) -> int:
+  """Bytes that the train state takes of one device's memory."""
+  return memory.of_shards(abstract, jax.tree.map(lambda x: x.sharding, abstract))
 
 
 def _start(
@@ -308,7 +344,12 @@ def _loop(
     if writer:
       writer.write(step, {f"{prefix}/{name}": value for name, value in values.items()})
 
+  def in_bits(values: dict[str, float]) -> dict[str, float]:
+    found = {name: values[nats] for nats, name in task.in_bits.items() if nats in values}
+    return values | {name: nats / math.log(2) for name, nats in found.items()}
+
   def log(step: int, values: dict[str, float]) -> None:
+    values = in_bits(values)
     write(step, "train", values)
     progress.update(step, values)
 
@@ -319,11 +360,18 @@ def _loop(
     for prefix, params in versions.items():
       if params is not None:
         placed = map(run.layout.place, batches)
-        values = metrics_lib.evaluate(run.eval_step, params, placed, run.eval_key)
+        values = in_bits(metrics_lib.evaluate(run.eval_step, params, placed, run.eval_key))
         write(step, prefix, values)
         progress.note(f"step {step}  {prefix} loss {values['loss']:.4f}")
         score = values["loss"]
     return score
+
+  def sample(step: int, state: TrainState, sampler: Sampler) -> None:
+    """Decodes with the moving average, where there is one."""
+    samples = sampler(step, state.params if state.ema_params is None else state.ema_params)
+    for one in samples if writer else ():
+      writer.sample(step, one)
+    progress.note(f"step {step}  sample {one_line(samples)}")
 
   meter = metrics_lib.TrainingMeter(config.log_every, config.steps, log)
   pace = Pace(int(state.step), config.steps, progress.note)
@@ -344,6 +392,9 @@ def _loop(
     if batches is not None and config.eval_every and step % config.eval_every == 0:
       with meter.paused():
         score = evaluate(step, state, batches)
+    if task.sampler is not None and (step % task.sampler.every == 0 or step == config.steps):
+      with meter.paused():
+        sample(step, state, task.sampler)
     if ending or (config.checkpoint_every and step % config.checkpoint_every == 0):
       with meter.paused():  # which also waits for this step's loss to be known finite
         if writer:
@@ -364,27 +415,31 @@ def _write_records(
   workdir: pathlib.Path, record: dict[str, Any], beside: Callable[[pathlib.Path], Any], done: bool
 ) -> list[str]:
   """Writes what the run is; returns what differs from what an earlier start wrote."""
-  path = workdir / "config.json"
+  path, environment_path = workdir / "config.json", workdir / "env.json"
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     if not done:
       (workdir / DONE).unlink(missing_ok=True)
-    before = _read_record(path)
+    before, around_before = _read(path), _read(environment_path)
+    around = environment()
     beside(workdir)
     replace_text(path, json.dumps(record, indent=2) + "\n")
-    replace_text(workdir / "env.json", json.dumps(environment(), indent=2) + "\n")
+    replace_text(environment_path, json.dumps(around, indent=2) + "\n")
   except PermissionError as e:
     raise UsageError(f"cannot write to --workdir={workdir}: {e.strerror}") from e
-  now = state_lib.leaf_names(json.loads(json.dumps(record)))
-  return [
-    f"{name.replace('/', '.')} = {now.get(name)} (was {before.get(name)})"
-    for name in sorted(before.keys() | now.keys())
-    if before and before.get(name) != now.get(name)
-  ]
+  flat = lambda values: {
+    name.replace("/", "."): leaf
+    for name, leaf in state_lib.leaf_names(json.loads(json.dumps(values))).items()
+  }
+  settings = banner.changes(flat(before), flat(record))
+  pair = (flat(banner.of_interest(each)) for each in (around_before, around))
+  return settings + banner.changes(*pair)
 
 
-def _read_record(path: pathlib.Path) -> dict[str, Any]:
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  """A record of an earlier start; empty where there is none."""
   try:
-    return state_lib.leaf_names(json.loads(path.read_text()))
+    found = json.loads(path.read_text())
   except (OSError, ValueError):
     return {}
+  return found if isinstance(found, dict) else {}

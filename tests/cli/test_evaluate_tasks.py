@@ -70,8 +70,8 @@ def test_processes_share_the_items_and_the_last_one_tells(capsys, data, tmp_path
   for wanted, found in zip(alone.out.splitlines(), printed.out.splitlines(), strict=True):
     wanted, found = json.loads(wanted), json.loads(found)
     assert [wanted[n] for n in ("task", "items")] == [found[n] for n in ("task", "items")]
-    for name in ("acc", "perplexity"):
-      assert found.get(name) == pytest.approx(wanted.get(name), rel=1e-5)
+    for name in {"acc", "perplexity"} & wanted.keys():
+      assert found[name] == pytest.approx(wanted[name], rel=1e-5)
   assert {p.name for p in tmp_path.iterdir()} == {"whole.jsonl", "out.jsonl"}
   ids = lambda file: sorted((x["task"], x["id"]) for x in lines_of(file) if "task" in x)
   assert ids(path) == ids(whole)

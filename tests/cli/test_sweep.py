@@ -99,7 +99,7 @@ def test_speeds_are_a_record_of_their_own_timed_in_one_run(finished, config):
 
 def test_draws_a_picture_and_prints_where(finished, config, capsys):
   assert (finished / "sweep.png").read_bytes().startswith(b"\x89PNG")
-  names = ["points.jsonl", "speeds.jsonl", "sweep.png"]
+  names = ["points.jsonl", "speeds.jsonl", "sweep.pdf", "sweep.png"]
   assert sorted(p.name for p in finished.iterdir()) == names
   assert entry.main(["sweep", f"--config={config}", f"--workdir={finished}"]) == 0
   out = capsys.readouterr().out
@@ -144,7 +144,7 @@ def test_processes_share_the_points_and_the_last_one_concludes(finished, config,
   assert entry.main(["sweep", *flags, "--shard=0/2"]) == 0
   out = capsys.readouterr().out
   assert out.count("already measured") == 2 and "Nothing was timed" in out
-  assert {p.name for p in tmp_path.iterdir()} == {"points.jsonl", "sweep.png"}
+  assert {p.name for p in tmp_path.iterdir()} == {"points.jsonl", "sweep.pdf", "sweep.png"}
 
   def found(workdir):
     return [{name: p[name] for name in ("each", "nfe", "judge_nll")} for p in points_in(workdir)]

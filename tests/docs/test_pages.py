@@ -79,7 +79,10 @@ def test_every_equation_can_be_drawn():
     for tex in re.findall(r"^\$\$(.*?)\$\$$", path.read_text(), re.DOTALL | re.MULTILINE)
   ]
   assert len(found) >= 10
-  for tex in found:
+  text = "".join(path.read_text() for path in DOCS.glob("methods/*.md"))
+  inline = re.findall(r"(?<!\$)\$([^$\n]+)\$(?!\$)", text)
+  assert len(inline) >= 5
+  for tex in found + inline:
     assert mathtext.block(tex).count("<svg") >= 1
   with pytest.raises(ValueError, match="nosuch"):
     mathtext.svg(r"\nosuch{x}")

@@ -3,17 +3,19 @@
 import json
 import math
 import resource
-import struct
 
 import jax.numpy as jnp
 import pytest
 from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto import event_pb2
 
 from sbdjax.errors import DivergedError
 from sbdjax.train import metrics
 from sbdjax.train.atomic_files import replace_text
 from sbdjax.train.progress import describe
+from sbdjax.train.tracking.config import TrackingConfig
+from sbdjax.train.tracking.tensorboard import TensorBoard
+from sbdjax.train.tracking.writer import Run
+from tests.train.events import events
 
 
 class _Clock:
@@ -34,15 +36,6 @@ def _meter(log_every=2, last=100):
   emitted, clock = [], _Clock()
   meter = metrics.TrainingMeter(log_every, last, lambda s, v: emitted.append((s, v)), clock)
   return meter, emitted, clock
-
-
-def _events(path):
-  """The records of an event file: length (8 bytes), its CRC (4), an Event, its CRC (4)."""
-  data, offset = path.read_bytes(), 0
-  while offset < len(data):
-    (length,) = struct.unpack_from("<Q", data, offset)
-    yield event_pb2.Event.FromString(data[offset + 12 : offset + 12 + length])
-    offset += 16 + length
 
 
 def test_interval_means_are_sums_over_weights():
@@ -122,15 +115,21 @@ def test_what_is_not_finite_is_named_with_its_step(kind, name):
     meter.push(3, _step(1.0))
 
 
+def writer_of(workdir, step):
+  """One that tells TensorBoard as well."""
+  run = Run(workdir, step, {}, TrackingConfig())
+  return metrics.MetricsWriter(workdir, step, [TensorBoard(run)])
+
+
 def test_one_line_a_step_and_no_line_twice(tmp_path):
-  writer = metrics.MetricsWriter(tmp_path, 0)
+  writer = writer_of(tmp_path, 0)
   for step in (2, 4, 6):
     writer.write(step, {"train/loss": float(step)})
     writer.write(step, {"eval/loss": math.nan})
   writer.close()
   path = tmp_path / metrics.FILE
   path.write_text(path.read_text() + '{"step": 8, "tra')  # killed while writing
-  writer = metrics.MetricsWriter(tmp_path, 4)
+  writer = writer_of(tmp_path, 4)
   writer.write(6, {"train/loss": 60.0})
   writer.close()
   records = [json.loads(line) for line in path.read_text().splitlines()]
@@ -141,9 +140,9 @@ def test_one_line_a_step_and_no_line_twice(tmp_path):
   ]
   # TensorBoard is told to forget what lies beyond the checkpoint.
   newest = max(tmp_path.glob("events.*"), key=lambda p: p.stat().st_mtime)
-  starts = [e.step for e in _events(newest) if e.HasField("session_log")]
+  starts = [e.step for e in events(newest) if e.HasField("session_log")]
   assert starts == [5]
-  assert [e.step for e in _events(newest) if e.HasField("summary")] == [6]
+  assert [e.step for e in events(newest) if e.HasField("summary")] == [6]
 
 
 def test_evaluation_weighs_batches_by_their_weight():
@@ -174,7 +173,7 @@ def test_a_file_that_cannot_be_written_keeps_its_old_text(tmp_path):
 
 
 def test_events_that_cannot_be_written_are_told_and_nothing_waits(tmp_path, monkeypatch):
-  writer = metrics.MetricsWriter(tmp_path, 0)
+  writer = writer_of(tmp_path, 0)
 
   def full(self, event):
     raise OSError(28, "No space left on device")

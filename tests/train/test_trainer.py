@@ -244,7 +244,7 @@ def _unusable_loss(lm, params, batch, key):
   ("kwargs", "message"),
   [
     ({"loss": _unusable_loss}, "needs a mask token"),
-    ({"batch_size": 9}, "multiple of 2"),
+    ({"accumulation": 3}, "multiple of 3"),
     ({"steps": 2}, "warmup_steps=3"),
     ({"checkpoint_every": -1}, "train.checkpoint_every"),
     ({"keep_best": True}, "train.eval_every"),

@@ -15,31 +15,19 @@ function sectionTexts() {
     sources.get(key).push(t);
   }
   const lists = [...sources.values()], state = { sides: [0, Math.min(1, lists.length - 1)], prompt: 0, step: null };
-  const withSteps = lists.findIndex((l) => steps(l[0].entry));
+  const withSteps = lists.findIndex((l) => revealSteps(l[0].entry));
   if (withSteps >= 0) state.sides = [withSteps, Math.min(withSteps + 1, lists.length - 1)];
   const controls = el("div", { className: "controls" }), panels = el("div", { className: "panels" }), slider = el("div");
   put(node, controls, slider, panels);
 
-  function steps(entry) {
-    const whole = entry.reveal_step, order = Array.isArray(whole) && Array.isArray(entry.pieces) ? whole.slice(0, entry.pieces.length) : whole;
-    return Array.isArray(order) && order.length && order.every(isNumber) ? order : null;
-  }
-
   function side(which) {
     const list = lists[state.sides[which]], t = list[Math.min(state.prompt, list.length - 1)], e = t.entry;
     const prompt = [e.prompt, e.prompt_text].find((p) => typeof p === "string") || "";
-    const box = el("div", { className: "text" }), order = steps(e);
+    const box = el("div", { className: "text" }), order = revealSteps(e);
     box.append(el("span", { className: "given" }, prompt));
     const pieces = Array.isArray(e.pieces) && e.pieces.every((p) => typeof p === "string") ? e.pieces : null;
     if (pieces && order && order.length === pieces.length) {
-      const last = Math.max(...order, 1);
-      pieces.forEach((piece, i) => {
-        const at = order[i], token = el("span", { className: "token", title: `token ${i + 1}, step ${at + 1}` }, piece);
-        const colour = ramp(at < 0 ? 0 : at / last);
-        if (state.step !== null && at > state.step) token.className = "token hidden";
-        else { token.style.background = `rgb(${colour.join(",")})`; token.style.color = onRamp(at / last); }
-        box.append(token);
-      });
+      box.append(...revealTokens(pieces, order, state.step));
     } else box.append(e.text);
     const facts = [];
     if (order) facts.push(`${order.length} tokens in ${new Set(order).size} steps`);
@@ -64,13 +52,12 @@ function sectionTexts() {
       return `${i + 1}: ${prompt.slice(0, 60)}`;
     };
     put(controls, choose("prompt", Array.from({ length: most }, (_, i) => [i, title(i)]), state.prompt, (v) => { state.prompt = Number(v); state.step = null; update(); }));
-    const orders = chosen.map((l) => steps(l[Math.min(state.prompt, l.length - 1)].entry)).filter(Boolean), top = Math.max(0, ...orders.flat());
+    const orders = chosen.map((l) => revealSteps(l[Math.min(state.prompt, l.length - 1)].entry)).filter(Boolean), top = Math.max(0, ...orders.flat());
     if (orders.length) {
       const range = el("input", { type: "range", min: 0, max: top, value: state.step === null ? top : state.step });
       range.addEventListener("input", () => { state.step = Number(range.value) >= top ? null : Number(range.value); put(panels, side(0), side(1)); where.textContent = `step ${Number(range.value) + 1} of ${top + 1}`; });
-      const bar = el("canvas", { width: 280, height: 20 }), c = bar.getContext("2d"), where = el("span", {}, `step ${top + 1} of ${top + 1}`);
-      for (let x = 0; x < 280; x++) { c.fillStyle = `rgb(${ramp(x / 279).join(",")})`; c.fillRect(x, 0, 1, 20); }
-      put(slider, el("div", { className: "scale" }, "first", bar, "last to be revealed", where), range);
+      const where = el("span", {}, `step ${top + 1} of ${top + 1}`);
+      put(slider, revealScale(where), range);
     } else put(slider);
     put(panels, side(0), side(1));
   }

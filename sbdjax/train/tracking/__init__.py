@@ -1,0 +1,1 @@
+"""Where a run's numbers and samples go: metrics.jsonl always, and the writers that the config names."""
