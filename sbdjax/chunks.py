@@ -32,7 +32,8 @@ def in_chunks(
 
   Args:
     fn: (array [n, ...], ...) -> pytree of [n, ...] arrays, each token on its own.
-    chunk: largest number of tokens of a call, on all devices together.
+    chunk: largest number of tokens of a call on each device: the gradient of what `fn` closes over
+      is added up over all devices once per chunk, so more devices must not make for more chunks.
     needed_BxL: bool; None: all are.
 
   Returns:
@@ -40,10 +41,10 @@ def in_chunks(
   """
   b, length = arrays[0].shape[:2]
   # Tokens that fit into one chunk are all computed: more chunks would have to be recomputed.
-  if needed_BxL is not None and b * length > chunk:
-    chunk = min(chunk, max(math.ceil(b * length / _PIECES), _FEWEST))
   groups = sharded.batch_shards(b)
-  n, size = b * length // groups, math.ceil(chunk / groups)
+  n, size = b * length // groups, chunk
+  if needed_BxL is not None and n > chunk:
+    size = min(chunk, max(math.ceil(n / _PIECES), _FEWEST))
   if n <= size:
     found = fn(*(x.reshape(b * length, *x.shape[2:]) for x in arrays))
     found = jax.tree.map(lambda x: x.reshape(b, length, *x.shape[1:]), found)

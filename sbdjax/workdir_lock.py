@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import pathlib
 import socket
@@ -16,9 +17,11 @@ import time
 from collections.abc import Iterator
 from typing import IO
 
+from sbdjax import remote
 from sbdjax.errors import UsageError
 from sbdjax.file_locks import lock
 
+_log = logging.getLogger(__name__)
 FILE = ".lock"
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 # Files this process has locked: the system's locks are between processes.
@@ -39,6 +42,12 @@ def hold(folder: str | os.PathLike, what: str, part: str = "") -> Iterator[None]
   Raises:
     UsageError: another process holds it (the message names it), or it cannot be written.
   """
+  if remote.is_remote(folder):
+    _log.warning(
+      "%s is on an object store, which has no locks: see that no other process writes it", folder
+    )
+    yield
+    return
   folder = pathlib.Path(folder)
   with contextlib.ExitStack() as stack:
     made = _make(folder)

@@ -20,10 +20,11 @@ PRESETS = sorted((ROOT / "presets").glob("*.py"))
 # A package may import those of the layers above its own line, and itself.
 LAYERS = [
   ("errors",),
-  ("file_locks",),
+  ("remote", "file_locks"),
   (
     "foreign",
     "failures",
+    "hardware",
     "memory",
     "plain_json",
     "appending",
@@ -53,11 +54,21 @@ LAYERS = [
 ]
 # Beside the layers: text and files, and other programs' weights.
 SIDE = {
-  "data": {"errors", "settings", "foreign", "failures", "memory", "plain_json", "share"},
+  "data": {
+    "errors",
+    "remote",
+    "settings",
+    "foreign",
+    "failures",
+    "memory",
+    "plain_json",
+    "share",
+  },
   "report": {"errors", "bootstrap"},
   "presets": {"errors", "settings", "data"},
   "interop": {
     "errors",
+    "remote",
     "foreign",
     "failures",
     "memory",

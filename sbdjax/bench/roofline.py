@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from sbdjax.hardware import CHIPS, Chip
 from sbdjax.nn.transformer import TransformerConfig
 
 
@@ -35,16 +36,16 @@ class Hardware:
   bandwidth: float
 
 
+def _of_chip(chip: Chip) -> Hardware:
+  return Hardware(f"{chip.name}, bf16", chip.peak_flops, chip.peak_flops, chip.bandwidth)
+
+
 # The paper's: FP8 products, bf16 attention, and 3.35 TB taken as 3.35 * 1024^4 bytes.
 H100_FP8 = Hardware("H100, FP8 weights (as printed)", 1978e12, 989e12, 3.35 * 1024**4)
 
-# bf16 peaks without sparsity and bandwidths of the vendors' data sheets.
-HARDWARE = {
-  "h100": Hardware("H100 SXM, bf16", 989e12, 989e12, 3.35e12),
-  "h200": Hardware("H200 SXM, bf16", 989e12, 989e12, 4.8e12),
-  "tpu_v5p": Hardware("TPU v5p, bf16", 459e12, 459e12, 2.765e12),
-  "tpu_v6e": Hardware("TPU v6e, bf16", 918e12, 918e12, 1.64e12),
-}
+# By the names that users give.
+_CHIPS = {"h100": "h100", "h200": "h200", "tpu_v5p": "v5p", "tpu_v6e": "v6e"}
+HARDWARE = {name: _of_chip(CHIPS[chip]) for name, chip in _CHIPS.items()}
 
 
 @dataclasses.dataclass(frozen=True)

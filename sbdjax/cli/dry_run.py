@@ -24,6 +24,7 @@ from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 from sbdjax.train.dry_run import Needs, needs
 from sbdjax.train.settings import Settings, parse_settings
+from sbdjax.train.step_bound import StepBound
 from sbdjax.train.topology import Target
 
 _ROWS = (
@@ -107,17 +108,27 @@ def run(
     settings.train,
     settings.parallel,
     devices,
-    memory_bytes=where.memory_bytes,
+    memory_bytes=where.chip.memory_bytes,
+    chip=where.chip,
     chunk=getattr(settings.loss, "chunk", CHUNK),
   )
   if as_json:
-    record = {"target": where.name, "devices": where.count} | found._asdict()
-    record |= {"total": found.total, "fits": found.fits, "missing_client": where.missing}
-    record |= {"parallel": dataclasses.asdict(settings.parallel)}
-    print(plain_json.dumps(record))
+    print(
+      plain_json.dumps(record(found, where) | {"parallel": dataclasses.asdict(settings.parallel)})
+    )
   else:
     _print(found, where)
   return 0 if found.fits else 1
+
+
+def record(found: Needs, where: Target) -> dict[str, Any]:
+  """What was found, as one object of JSON."""
+  line = {"target": where.name, "devices": where.count} | found._asdict()
+  line["buffers"] = [buffer._asdict() for buffer in found.buffers]
+  if found.bound is not None:
+    bound = {"seconds": found.bound.seconds, "bound_by": found.bound.bound_by}
+    line["bound"] = found.bound._asdict() | bound
+  return line | {"total": found.total, "fits": found.fits, "missing_client": where.missing}
 
 
 def _print(found: Needs, where: Target) -> None:
@@ -129,8 +140,12 @@ def _print(found: Needs, where: Target) -> None:
       table.add_row(label, _amount(getattr(found, field)))
   table.add_row("[bold]peak of a step[/]", f"[bold]{_amount(found.total)}[/]")
   table.add_row("memory", _amount(found.memory))
-  console = Console(highlight=False)
+  console = Console(highlight=False, soft_wrap=True)
   console.print(table)
+  for each in filter(None, (_buffers(found), _collectives(found))):
+    console.print(each)
+  if found.bound is not None:
+    _print_bound(console, found, found.bound, where)
   verdict = "it fits" if found.fits else "[red]it does not fit[/]"
   how = f"compiled for {found.compiled_for} in {found.seconds:.0f} s"
   if where.missing:
@@ -138,6 +153,53 @@ def _print(found: Needs, where: Target) -> None:
   console.print(f"{verdict}; {how}")
 
 
-def _amount(count: int) -> str:
+def _buffers(found: Needs) -> Table | None:
+  """The largest arrays at the worst point."""
+  if not found.buffers:
+    return None
+  table = Table(title="largest at the worst point of a step", box=None, title_justify="left")
+  table.add_column("memory", justify="right")
+  table.add_column("array")
+  table.add_column("made by")
+  for buffer in found.buffers:
+    table.add_row(_amount(buffer.bytes), buffer.shape, buffer.made_by)
+  return table
+
+
+def _collectives(found: Needs) -> Table | None:
+  if not found.collectives:
+    return None
+  table = Table(title="collectives of a step, each device", box=None, title_justify="left")
+  table.add_column("kind")
+  for name in ("how many", "of arrays of", "sends"):
+    table.add_column(name, justify="right")
+  for kind, row in found.collectives.items():
+    table.add_row(kind, f"{row['count']:,.0f}", _amount(row["payload"]), _amount(row["sent"]))
+  return table
+
+
+def _print_bound(console: Console, found: Needs, bound: StepBound, where: Target) -> None:
+  console.print(
+    f"a step takes at least {_seconds(bound.seconds)} ({bound.bound_by}), at most "
+    f"{found.tokens / bound.seconds:,.0f} tokens/s"
+  )
+  console.print(
+    f"  compute {_seconds(bound.compute)} ({_seconds(bound.with_attention)} with attention over rows of "
+    f"one document), memory {_seconds(bound.memory)}, interconnect {_seconds(bound.interconnect)}; "
+    f"peaks of {where.chip.name}"
+  )
+  if where.missing:
+    console.print("  the collectives are those of the CPU's compiler, others send less: no floor")
+  if found.unknown_loops:
+    console.print(
+      f"  {found.unknown_loops} loops with collectives are of unknown length: counted once"
+    )
+
+
+def _seconds(value: float) -> str:
+  return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.2f} ms"
+
+
+def _amount(count: float) -> str:
   unit, name = (2**30, "GiB") if count >= 2**30 else (2**20, "MiB")
   return f"{count / unit:,.2f} {name}"

@@ -33,6 +33,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sbdjax import remote
 from sbdjax.bootstrap import Interval
 from sbdjax.cli import flags, sweep_best, sweep_grid
 from sbdjax.cli.common import (
@@ -312,7 +313,7 @@ def main(argv: list[str]) -> int:
     points = [make_point(config, entry, flags.note) for entry in grid]
     check_used(config, grid, of_decoder)
     names = read_surface(args.config)
-  workdir = pathlib.Path(args.workdir).expanduser()
+  workdir = remote.on_disk(args.workdir)
   rows = measure(points, workdir, console, share, bench)
   if rows is None:
     print(f"{workdir}: other processes measure what is missing, or will")

@@ -14,16 +14,18 @@ with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/roun
 
 from __future__ import annotations
 
-import pathlib
+import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
+from sbdjax import remote
 from sbdjax.cli import dry_run, fields, flags, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
-from sbdjax.train import topology
+from sbdjax.train import profile, topology
 from sbdjax.train.build import for_adapter, shape_only, train, training_loss
 from sbdjax.train.settings import parse_settings, schema
 
@@ -43,12 +45,16 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
 
 
-def start(flag: str, overrides: Mapping[str, str], workdir: pathlib.Path) -> pathlib.Path | None:
+def start(
+  flag: str, overrides: Mapping[str, str], workdir: Any, traced: profile.Steps | None = None
+) -> Any:
   """Trains, on from where `workdir` is if it was started before; also in rounds.
 
   Args:
     flag: see `common.open_config`.
     overrides: {"section.field": text}.
+    workdir: a path, also of an object store.
+    traced: updates to trace; of rounds, in each.
 
   Returns:
     The training workdir with the model (of rounds, the last), or None where a signal has stopped it.
@@ -59,9 +65,10 @@ def start(flag: str, overrides: Mapping[str, str], workdir: pathlib.Path) -> pat
   found = rounds.read(flag)
   config = load_config(flag, overrides, _sections(found is not None))
   if found is None:
-    state = train(config, workdir)
+    state = train(config, workdir, traced)
     return workdir if int(state.step) >= config.train.steps else None
-  return rounds.run(rounds.plan(config, found, workdir, overrides), parse_settings, train)
+  planned = rounds.plan(config, found, workdir, overrides)
+  return rounds.run(planned, parse_settings, functools.partial(train, profile=traced))
 
 
 def _sections(in_rounds: bool) -> Callable[[ConfigDict], dict[str, type]]:
@@ -80,16 +87,22 @@ def main(argv: list[str]) -> int:
     metavar="DEVICES",
     help="only say what the run would need of each device: v5p:2x2x2, v6e:8x8, h200:8, ...",
   )
+  parser.add_argument(
+    "--profile",
+    metavar="FIRST:LAST",
+    help="trace these updates into the workdir, for XProf and TensorBoard",
+  )
   parser.add_argument("--json", action="store_true", help="with --dry_run: one line of JSON")
   flags.add_job(parser)
   args = parser.parse_args(rest)
   if args.workdir is None and args.dry_run is None:
     raise UsageError("train needs --workdir=DIR (or --dry_run=DEVICES, which writes nothing)")
+  traced = None if args.profile is None else profile.parse(args.profile)
   if args.dry_run is not None:
     sections = _sections(rounds.read(args.config) is not None)
     return _dry_run(load_config(args.config, overrides, sections), args.dry_run, args.json)
   flags.join(args, stoppable=True)
-  last = start(args.config, overrides, pathlib.Path(args.workdir).expanduser())
+  last = start(args.config, overrides, remote.workdir(args.workdir), traced)
   if last is None:
     return STOPPED
   if rounds.read(args.config) is not None:

@@ -23,7 +23,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from sbdjax import memory, workdir_lock
+from sbdjax import memory, remote, workdir_lock
 from sbdjax import prompts as prompting
 from sbdjax.cli import flags
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
@@ -306,6 +306,6 @@ def main(argv: list[str]) -> int:
   built: dict[str, Any] = {
     name: to_dataclass(cls, config.get(name, {}), name) for name, cls in SECTIONS.items()
   }
-  workdir = pathlib.Path(args.workdir).expanduser()
+  workdir = remote.on_disk(args.workdir)
   collect(built["collect"], built["prompts"], workdir, Console(soft_wrap=True), share)
   return 0

@@ -2,6 +2,7 @@
 
 import pathlib
 
+from sbdjax import remote
 from sbdjax.errors import DataError
 
 _FOLDER = pathlib.Path(__file__).resolve().parent.parent / "assets"
@@ -22,7 +23,12 @@ def path(name: str) -> pathlib.Path:
 
 
 def resolve(name: str) -> pathlib.Path:
-  """A path as users write it: `asset:NAME` is an embedded file, `~` is the home folder."""
+  """A path as users write it: `asset:NAME` is an embedded file, `~` is the home folder.
+
+  What lies on an object store (gs://, s3://) is copied to this machine once.
+  """
+  if remote.is_remote(name):
+    return remote.local_copy(name)
   if name.startswith(PREFIX):
     return path(name.removeprefix(PREFIX))
   return pathlib.Path(name).expanduser()

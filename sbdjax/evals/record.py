@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sbdjax import remote
 from sbdjax.appending import append_line
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained
@@ -60,7 +61,7 @@ def fingerprint(params: Any) -> int:
 
 def open_workdir(path: str) -> pathlib.Path:
   """Makes the folder for results. Raises UsageError where that is impossible."""
-  workdir = pathlib.Path(path).expanduser()
+  workdir = remote.on_disk(path)
   try:
     workdir.mkdir(parents=True, exist_ok=True)
   except OSError as e:

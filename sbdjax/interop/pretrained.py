@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from sbdjax import failures, foreign, memory
+from sbdjax import failures, foreign, memory, remote
 from sbdjax.data import assets, gguf_header, tokenizers
 from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
 from sbdjax.interop import adapter_file, llama2c, native, smollm2
@@ -171,6 +171,8 @@ def _find(name: str) -> pathlib.Path:
   """The file or folder that a user's name of a checkpoint stands for, there or not."""
   if name in EMBEDDED:
     return assets.path(EMBEDDED[name])
+  if remote.is_remote(name):
+    return remote.local_copy(name)
   return smollm2.find() if name == smollm2.NAME else pathlib.Path(name).expanduser()
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from sbdjax import hosts
+from sbdjax import hosts, remote
 from sbdjax.data import tokenizers
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.pipeline import EvalBatches, TrainBatches, make_eval, make_pipeline
@@ -38,6 +38,7 @@ from sbdjax.train import banner, trainer
 from sbdjax.train.dropout import with_dropout
 from sbdjax.train.host_memory import keep_freed_memory
 from sbdjax.train.parallel import make_layout
+from sbdjax.train.profile import Steps
 from sbdjax.train.settings import Settings, parse_settings
 from sbdjax.train.state import TrainState
 from sbdjax.train.tracking.samples import Sampler
@@ -70,12 +71,13 @@ class Data(NamedTuple):
   eval_batches: EvalBatches | None
 
 
-def train(config: Section, workdir: str | os.PathLike) -> TrainState:
+def train(config: Section, workdir: str | os.PathLike, profile: Steps | None = None) -> TrainState:
   """Trains what a config describes, on from where `workdir` is if it was started before.
 
   Args:
     config: nested sections; see `train.settings`. A dict or an ml_collections.ConfigDict.
     workdir: the run's directory; see `trainer.train` for what is written there.
+    profile: updates to trace; see `train.profile`.
 
   Returns:
     The last state.
@@ -115,6 +117,7 @@ def train(config: Section, workdir: str | os.PathLike) -> TrainState:
       lambda folder: keep_tokenizer(tokenizer, folder),
       settings.tracking,
       about(settings, model, data),
+      profile,
     )
   finally:
     data.batches.close()
@@ -342,6 +345,11 @@ def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
   """Copies the tokenizer's files into a run's workdir, which can be moved and given away then."""
   folder = workdir / tokenizers.FOLDER
   if tokenizer.origin in tokenizers.BUILTIN or folder.is_dir():
+    return
+  if remote.is_remote(workdir):
+    with tempfile.TemporaryDirectory() as local:
+      tokenizers.save(tokenizer, pathlib.Path(local))
+      remote.upload(local, folder)
     return
   with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=workdir) as place:
     new = pathlib.Path(place) / folder.name

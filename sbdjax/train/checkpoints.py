@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from sbdjax import remote
 from sbdjax.errors import CheckpointError, DamagedError, UsageError
 from sbdjax.train import inventory
 from sbdjax.train.state import TrainState, leaf_names
@@ -37,14 +38,21 @@ DAMAGED = "damaged"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _TEMPORARY = ".orbax-checkpoint-tmp"
+# Orbax's mark of a complete checkpoint, by which those on an object store are known.
+_COMMITTED = "commit_success.txt"
 _NO_SPACE = ("no space left", "disk quota", "file too large")
 
 
 def steps(workdir: str | os.PathLike) -> list[int]:
   """Steps of the complete checkpoints under `workdir`, ascending."""
-  root = pathlib.Path(workdir) / FOLDER
-  names = (p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else ()
-  return sorted(int(name) for name in names if name.isdecimal())
+  root = remote.path(workdir) / FOLDER
+  folders = [p for p in root.iterdir() if p.is_dir()] if root.is_dir() else []
+  return sorted(int(p.name) for p in folders if p.name.isdecimal() and _is_complete(p))
+
+
+def _is_complete(folder: Any) -> bool:
+  """Whether a step directory was written to its end: on object stores nothing is renamed."""
+  return not remote.is_remote(folder) or (folder / _COMMITTED).exists()
 
 
 class _SilenceOrbax(logging.Filter):
@@ -79,6 +87,10 @@ def _one_line(error: BaseException) -> str:
   return text if len(text) <= 300 else text[:297] + "..."
 
 
+def _resolved(workdir: str | os.PathLike) -> Any:
+  return remote.path(workdir) if remote.is_remote(workdir) else pathlib.Path(workdir).resolve()
+
+
 class Checkpointer:
   """Saves and restores the checkpoints of one run.
 
@@ -91,7 +103,7 @@ class Checkpointer:
   def __init__(self, workdir: str | os.PathLike, *, max_to_keep: int = 2, keep_best: bool = False):
     if max_to_keep < 1:
       raise UsageError(f"train.max_to_keep must be at least 1, got {max_to_keep}")
-    self.root = pathlib.Path(workdir).resolve() / FOLDER
+    self.root = _resolved(workdir) / FOLDER
     self._max_to_keep = max_to_keep
     self._keep_best = keep_best
     self._manager: ocp.CheckpointManager | None = None
@@ -131,10 +143,20 @@ class Checkpointer:
 
   def _write_inventory(self) -> None:
     """Runs in the saving thread, just before the step directory gets its final name."""
+    if remote.is_remote(self.root):
+      # Not renamed there; a store looks after its bytes, and to read them back would take long.
+      inventory.write(self.root / str(self._saving), sums=False)
+      return
     for folder in self.root.glob(f"*{_TEMPORARY}*"):
       inventory.write(folder)
 
   def _remove_temporary(self) -> None:
+    if remote.is_remote(self.root):
+      if self.root.is_dir():
+        for folder in self.root.iterdir():
+          if folder.name.isdecimal() and not _is_complete(folder):
+            folder.rmtree()
+      return
     # After a failed save other writes may still be under way and put a file into a folder that is
     # being removed; they end soon.
     for _ in range(50):
@@ -260,7 +282,7 @@ def load_params(
     CheckpointError: there is no such checkpoint, it is damaged, or it holds no moving average.
   """
   _silence_orbax()
-  root = pathlib.Path(workdir).expanduser().resolve()
+  root = _resolved(remote.path(workdir))
   if step is not None:
     return _load_params(root, step, ema)
   return _newest_readable(root, lambda step: _load_params(root, step, ema))[0]
@@ -315,7 +337,8 @@ def _find(workdir: pathlib.Path, step: int) -> pathlib.Path:
   if step not in present:
     raise CheckpointError(f"no checkpoint of step {step} under {workdir / FOLDER}: has {present}")
   folder = workdir / FOLDER / str(step)
-  inventory.verify(folder)
+  if not remote.is_remote(folder):
+    inventory.verify(folder)
   return folder
 
 

@@ -11,11 +11,16 @@ import numpy as np
 
 from sbdjax.chunks import CHUNK
 from sbdjax.errors import UsageError
+from sbdjax.hardware import Chip
 from sbdjax.losses.base import LossFn
+from sbdjax.train import collectives as collectives_lib
 from sbdjax.train import state as state_lib
+from sbdjax.train.attention_work import attention_flops
+from sbdjax.train.buffers import Buffer, at_peak
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, make_layout
 from sbdjax.train.step import TrainStepConfig, make_train_step
+from sbdjax.train.step_bound import StepBound, product_flops, step_bound
 from sbdjax.train.trainer import TrainConfig
 
 
@@ -33,6 +38,14 @@ class Needs(NamedTuple):
     memory: what the device has.
     compiled_for: the platform compiled for; "cpu" is an estimate for any other.
     seconds: of compiling.
+    tokens: of a batch, padding included; not per device.
+    flops: of matrix products in an update; see `step_bound`.
+    attention_flops: of attention, if each row is one document.
+    collectives: kind -> how many an update runs (`count`), the bytes of what they gather, add up or
+      exchange (`payload`), and what a device must send of it (`sent`).
+    unknown_loops: loops whose collectives are counted once, as their rounds depend on the data.
+    bound: the least seconds of an update.
+    buffers: the largest arrays at the worst point of the step; empty where the compiler tells none.
   """
 
   num_params: int
@@ -47,6 +60,13 @@ class Needs(NamedTuple):
   memory: int
   compiled_for: str
   seconds: float
+  tokens: int = 0
+  flops: float = 0.0
+  attention_flops: float = 0.0
+  collectives: dict[str, dict[str, float]] = {}  # noqa: RUF012  # never written to
+  unknown_loops: int = 0
+  bound: StepBound | None = None
+  buffers: tuple[Buffer, ...] = ()
 
   @property
   def total(self) -> int:
@@ -77,6 +97,7 @@ def needs(
   devices: Sequence[Any],
   *,
   memory_bytes: int,
+  chip: Chip | None = None,
   chunk: int = CHUNK,
 ) -> Needs:
   """Builds the train step abstractly, compiles it for `devices`, and reads what it needs.
@@ -87,6 +108,8 @@ def needs(
     optim, config, parallel: as for `trainer.train`.
     devices: those of a `topology.Target`; they need not be here.
     memory_bytes: of one device.
+    chip: what one of them can do, for the least time of an update; those compiled for may stand in
+      for it.
     chunk: tokens whose logits the loss makes at a time.
 
   Raises:
@@ -109,8 +132,23 @@ def needs(
   step_config = TrainStepConfig(config.accumulation, config.ema_decay)
   step = make_train_step(lm, loss_fn, optimizer, step_config)
   started = time.perf_counter()
-  compiled = layout.compile_train(step, state).lower(state, batch).compile()
+  traced = layout.compile_train(step, state).trace(state, batch)
+  compiled = traced.lower().compile()
+  seconds = time.perf_counter() - started
   memory = compiled.memory_analysis()
+  sent = collectives_lib.read(compiled.as_text(), len(devices), chip.domain if chip else 0)
+  flops = product_flops(traced.jaxpr) / len(devices)
+  attention, bound = 0.0, None
+  if chip is not None:
+    kept = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    attention = attention_flops(lm, loss_fn, batch) / len(devices)
+    bound = step_bound(
+      chip,
+      flops=flops,
+      attention_flops=attention,
+      moved_bytes=kept + 2 * memory.temp_size_in_bytes,
+      collectives=sent.collectives,
+    )
   gradients = bytes_on_a_device(state.params)
   if config.accumulation > 1:
     gradients += sum(_shard_bytes(x) // x.dtype.itemsize * 4 for x in jax.tree.leaves(state.params))
@@ -128,5 +166,12 @@ def needs(
     activations=max(0, memory.temp_size_in_bytes - gradients - 3 * logits),
     memory=memory_bytes,
     compiled_for=devices[0].platform,
-    seconds=time.perf_counter() - started,
+    seconds=seconds,
+    tokens=int(np.prod(batch["tokens"].shape)),
+    flops=flops,
+    attention_flops=attention,
+    collectives=collectives_lib.by_kind(sent.collectives),
+    unknown_loops=sent.unknown_loops,
+    bound=bound,
+    buffers=at_peak(compiled),
   )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 import time
 from typing import Any
 
@@ -15,6 +16,8 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+
+from sbdjax import remote
 
 
 class EventFile:
@@ -27,6 +30,10 @@ class EventFile:
   """
 
   def __init__(self, workdir: str | os.PathLike, first: int | None):
+    self._workdir, self._local = workdir, None
+    if remote.is_remote(workdir):
+      self._local = tempfile.TemporaryDirectory(prefix="sbdjax-events-")
+      workdir = self._local.name
     self._writer = EventsWriter(os.path.join(workdir, "events"))
     if first is not None:
       self._writer.write_event(Event(step=first, file_version="brain.Event:2"))
@@ -53,6 +60,15 @@ class EventFile:
   def flush(self) -> None:
     """Puts everything given so far into the file."""
     self._writer.flush()
+    self._upload()
 
   def close(self) -> None:
     self._writer.close()
+    self._upload()
+    if self._local is not None:
+      self._local.cleanup()
+
+  def _upload(self) -> None:
+    """The file whole, where it is for an object store."""
+    if self._local is not None:
+      remote.upload(self._local.name, remote.path(self._workdir))

@@ -6,7 +6,8 @@ import json
 import os
 import pathlib
 import zlib
-from typing import TypedDict
+from collections.abc import Iterator
+from typing import Any, TypedDict
 
 from sbdjax import foreign
 from sbdjax.errors import DamagedError
@@ -18,14 +19,20 @@ class _Entry(TypedDict):
   """What is recorded of a file."""
 
   bytes: int
-  crc32: int
+  crc32: int | None  # None: of a checkpoint on an object store
 
 
-def write(folder: pathlib.Path) -> None:
-  """Records the files in the subfolders of `folder`."""
-  files = [p for p in sorted(folder.glob("*/**/*")) if p.is_file()]
+def write(folder: Any, sums: bool = True) -> None:
+  """Records the files in the subfolders of `folder`.
+
+  Args:
+    folder: a path, also of an object store.
+    sums: read all files for their CRC-32, too.
+  """
+  files = [p for part in sorted(folder.iterdir()) if part.is_dir() for p in _files(part)]
   entries = {
-    p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "crc32": _crc32(p)} for p in files
+    p.relative_to(folder).as_posix(): {"bytes": _size(p), "crc32": _crc32(p) if sums else None}
+    for p in files
   }
   (folder / FILE).write_text(json.dumps(entries, indent=1))
 
@@ -43,7 +50,7 @@ def verify(folder: pathlib.Path) -> None:
     if size != entry["bytes"]:
       found = "is missing" if size is None else f"holds {size} bytes"
       problem = f"{found}, expected {entry['bytes']} bytes"
-    elif _crc32(path) != entry["crc32"]:
+    elif entry["crc32"] is not None and _crc32(path) != entry["crc32"]:
       problem = f"does not have its CRC-32, expected {entry['crc32']}"
     else:
       continue
@@ -51,6 +58,19 @@ def verify(folder: pathlib.Path) -> None:
       f"{path} {problem}: the checkpoint is damaged; copy it again, or delete {folder} to go back "
       "to the one before"
     )
+
+
+def _files(folder: Any) -> Iterator[Any]:
+  for path in sorted(folder.iterdir()):
+    if path.is_dir():
+      yield from _files(path)
+    else:
+      yield path
+
+
+def _size(path: Any) -> int:
+  found = path.stat()
+  return found.st_size if hasattr(found, "st_size") else found.length  # that of an epath
 
 
 def _crc32(path: pathlib.Path) -> int:

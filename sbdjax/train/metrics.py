@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from sbdjax import plain_json
+from sbdjax import plain_json, remote
 from sbdjax.appending import append_line
 from sbdjax.errors import DivergedError
 from sbdjax.train.atomic_files import replace_text
@@ -45,7 +45,7 @@ def truncate(path: pathlib.Path, step: int) -> None:
   if not path.is_file():
     return
   kept = []
-  for line in path.read_text("utf-8", "replace").splitlines():
+  for line in path.read_bytes().decode("utf-8", "replace").splitlines():
     try:
       found = int(json.loads(line)["step"])
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -67,18 +67,21 @@ class MetricsWriter:
   """
 
   def __init__(self, workdir: str | os.PathLike, step: int, writers: Sequence[Writer] = ()):
-    path = pathlib.Path(workdir) / FILE
+    path = remote.path(workdir) / FILE
     self._samples = path.with_name(SAMPLES)
     for file in (path, self._samples):
       truncate(file, step)
-    self._file = path.open("a")
+    self._file = remote.GrowingObject(path) if remote.is_remote(path) else path.open("a")
     self._writers = writers
     self._pending: dict[str, Any] = {}
+    self._remote = remote.is_remote(path)  # each flush is a file written anew there
 
   def write(self, step: int, values: dict[str, float]) -> None:
     """Adds scalars of `step`; steps come in ascending order."""
     if self._pending and self._pending["step"] != step:
-      self.flush()
+      self._end_line()
+      if not self._remote:
+        self.flush()
     finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
     self._pending = {"step": step} | self._pending | finite
     told = {name: value for name, value in finite.items() if value is not None}
@@ -87,18 +90,27 @@ class MetricsWriter:
 
   def sample(self, step: int, sample: Sample) -> None:
     """Adds a text that the model wrote after `step` updates."""
-    append_line(self._samples, plain_json.dumps(sample.record))
+    line = plain_json.dumps(sample.record)
+    if self._remote:
+      whole = remote.GrowingObject(self._samples)
+      whole.write(line + "\n")
+      whole.flush()
+    else:
+      append_line(self._samples, line)
     for writer in self._writers:
       writer.sample(step, sample)
 
   def flush(self) -> None:
     """Puts everything given so far into the files."""
-    if self._pending:
-      self._file.write(json.dumps(self._pending, allow_nan=False) + "\n")
-      self._file.flush()
-      self._pending = {}
+    self._end_line()
+    self._file.flush()
     for writer in self._writers:
       writer.flush()
+
+  def _end_line(self) -> None:
+    if self._pending:
+      self._file.write(json.dumps(self._pending, allow_nan=False) + "\n")
+      self._pending = {}
 
   def close(self) -> None:
     with contextlib.ExitStack() as stack:  # each of them, whatever the others do
@@ -118,7 +130,9 @@ class TrainingMeter:
     log_every: updates an average is taken over.
     last: the run's last update, reported however short its interval is.
     emit: (step, values) called every `log_every` updates with the means since the last call and
-      `tokens_per_second` (not padding; compilation, evaluation and saving excluded).
+      `tokens_per_second` (not padding), `step_seconds` of an update by the clock, and of these
+      `input_wait_seconds`, in which no batch was there yet; compilation, evaluation and saving are
+      excluded.
     clock: seconds, monotonic.
   """
 
@@ -133,7 +147,7 @@ class TrainingMeter:
     self._emit, self._clock = emit, clock
     self._pending: tuple[int, Any] | None = None
     self._totals: Pairs = {}
-    self._tokens, self._seconds = 0.0, 0.0
+    self._tokens, self._seconds, self._timed, self._waited = 0.0, 0.0, 0, 0.0
     self._since: float | None = None  # None until the first update, compilation included, is over
 
   def push(self, step: int, metrics: Any) -> None:
@@ -151,6 +165,14 @@ class TrainingMeter:
     if self._pending is not None:
       before, self._pending = self._pending, None
       self._account(*before)
+
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """Time spent inside is spent on input: on the next batch, and on its way to the devices."""
+    start = self._clock()
+    yield
+    if self._since is not None:
+      self._waited += self._clock() - start
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -178,13 +200,18 @@ class TrainingMeter:
       self._since = self._clock()
     else:
       self._tokens += float(pairs["tokens"][0])
+      self._timed += 1
     if step % self._log_every == 0 or step == self._last:
       self._stop_clock()
       values = means(self._totals)
       values["tokens_per_step"] = values.pop("tokens")
       if self._tokens:
         values["tokens_per_second"] = self._tokens / max(self._seconds, 1e-9)
-      self._totals, self._tokens, self._seconds = {}, 0.0, 0.0
+      if self._timed:
+        values["step_seconds"] = self._seconds / self._timed
+        values["input_wait_seconds"] = self._waited / self._timed
+      self._totals = {}
+      self._tokens, self._seconds, self._timed, self._waited = 0.0, 0.0, 0, 0.0
       self._emit(step, values)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -147,8 +148,10 @@ def make_mesh(config: ParallelConfig, devices: Sequence[Any] | None = None) -> M
       f"make up the {len(devices)} device(s) present: change them, or set parallel.data=-1"
     )
   shape = (data, config.fsdp, config.tensor)
-  # Auto: under explicit axis types, the default of make_mesh, embedding look-ups fail.
-  return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+  # Eight ways of a slice of 4 x 4 x 4 cut one of its axes in two, which `jax.make_mesh` refuses.
+  grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+  # Auto: under explicit axis types embedding look-ups fail.
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def spec_for(name: str, shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES) -> P:

@@ -14,22 +14,20 @@ from typing import Any, NamedTuple
 import jax
 
 from sbdjax.errors import UsageError
-
-_GIB = 2**30
+from sbdjax.hardware import CHIPS, Chip
 
 
 class Kind(NamedTuple):
   """An accelerator by name.
 
   Attributes:
-    memory_bytes: device memory of one device; of GPUs what the device reports (openxla/xla,
-      target_config/specs).
+    chip: what it can do.
     module: the compile-only client, as Python imports it.
     devices: (kind, name, shape) -> devices to compile for.
     bandwidth: bytes a second to device memory; what XLA's GPU cost model asks for.
   """
 
-  memory_bytes: int
+  chip: Chip
   module: str
   devices: Callable[[Kind, str, Sequence[int]], Sequence[Any]]
   bandwidth: int = 0
@@ -76,7 +74,9 @@ def _gpu_devices(kind: Kind, name: str, shape: Sequence[int]) -> Sequence[Any]:
   if count % hosts:
     raise UsageError(f"--dry_run={name}: beyond {_GPUS_A_HOST} GPUs, give a multiple of that")
   config = _HOPPER.format(
-    bandwidth=kind.bandwidth, memory=kind.memory_bytes, name=f"NVIDIA {name.split(':')[0].upper()}"
+    bandwidth=kind.bandwidth,
+    memory=kind.chip.memory_bytes,
+    name=f"NVIDIA {name.split(':')[0].upper()}",
   )
   return topologies.get_topology_desc(
     platform="cuda",
@@ -87,11 +87,11 @@ def _gpu_devices(kind: Kind, name: str, shape: Sequence[int]) -> Sequence[Any]:
 
 
 KINDS = {
-  "v5e": Kind(16 * _GIB, "libtpu", _tpu_devices),
-  "v5p": Kind(95 * _GIB, "libtpu", _tpu_devices),
-  "v6e": Kind(32 * _GIB, "libtpu", _tpu_devices),
-  "h100": Kind(84_942_979_072, "jax_cuda13_plugin", _gpu_devices, 3_352_320_000_000),
-  "h200": Kind(151_397_597_184, "jax_cuda13_plugin", _gpu_devices, 4_800_000_000_000),
+  "v5e": Kind(CHIPS["v5e"], "libtpu", _tpu_devices),
+  "v5p": Kind(CHIPS["v5p"], "libtpu", _tpu_devices),
+  "v6e": Kind(CHIPS["v6e"], "libtpu", _tpu_devices),
+  "h100": Kind(CHIPS["h100"], "jax_cuda13_plugin", _gpu_devices, 3_352_320_000_000),
+  "h200": Kind(CHIPS["h200"], "jax_cuda13_plugin", _gpu_devices, 4_800_000_000_000),
 }
 
 
@@ -102,7 +102,7 @@ class Target:
   Attributes:
     name: as given, for example "v5p:4x4x4" or "h200:8".
     count: devices.
-    memory_bytes: of one device.
+    chip: what one device can do.
     devices: () -> the devices to compile for; before anything else asks JAX for devices. Where no
       client can compile for the kind, `count` pretended CPU devices, which gives an estimate.
     missing: why it is an estimate, or empty.
@@ -110,7 +110,7 @@ class Target:
 
   name: str
   count: int
-  memory_bytes: int
+  chip: Chip
   devices: Callable[[], Sequence[Any]]
   missing: str
 
@@ -133,10 +133,10 @@ def parse(name: str) -> Target:
     raise UsageError(f"--dry_run={name!r} names no device")
   if importlib.util.find_spec(kind.module) is None:
     missing = f"{kind.module} is not installed"
-    return Target(name, count, kind.memory_bytes, lambda: pretended(count), missing)
+    return Target(name, count, kind.chip, lambda: pretended(count), missing)
   if kind.module == "libtpu" and len(shape) < 2:
     raise UsageError(f"--dry_run={name!r}: name a TPU slice by its shape, such as {found[1]}:2x4")
-  return Target(name, count, kind.memory_bytes, lambda: kind.devices(kind, name, shape), "")
+  return Target(name, count, kind.chip, lambda: kind.devices(kind, name, shape), "")
 
 
 def pretended(count: int) -> Sequence[Any]:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import pathlib
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from sbdjax import memory, workdir_lock
+from sbdjax import memory, remote, workdir_lock
 from sbdjax.errors import DivergedError, UsageError
 from sbdjax.losses.base import LossFn
 from sbdjax.train import banner
@@ -28,6 +27,7 @@ from sbdjax.train.environment import environment
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.pace import Pace
 from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
+from sbdjax.train.profile import Profiler, Steps
 from sbdjax.train.progress import Progress, make_progress
 from sbdjax.train.state import TrainState
 from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
@@ -146,11 +146,12 @@ def train(
   optim: OptimConfig,
   config: TrainConfig,
   parallel: ParallelConfig,
-  workdir: str | os.PathLike,
+  workdir: Any,
   record: dict[str, Any],
   beside: Callable[[pathlib.Path], Any] = lambda workdir: None,
   tracking: TrackingConfig = _TRACKING,
   about: Sequence[str] = (),
+  profile: Steps | None = None,
 ) -> TrainState:
   """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one.
 
@@ -164,11 +165,12 @@ def train(
     optim: optimiser settings.
     config: length and rhythm.
     parallel: device layout.
-    workdir: the run's directory, made if need be.
+    workdir: the run's directory, made if need be; a path, also of an object store (`remote`).
     record: JSON-like settings, kept with the run.
     beside: writes what else is kept with them.
     tracking: who is told of metrics and samples.
     about: lines on model and data that are printed first.
+    profile: updates that the first process traces into the workdir.
 
   Returns:
     The last state.
@@ -179,9 +181,13 @@ def train(
     DivergedError: a loss or gradient is not finite; the last checkpoint is kept.
     KeyboardInterrupt: SIGINT, after saving.
   """
-  workdir = pathlib.Path(workdir).expanduser()
+  workdir = remote.workdir(workdir)
   if workdir.exists() and not workdir.is_dir():
     raise UsageError(f"--workdir={workdir} is a file: give a directory")
+  if profile is not None and profile.last > config.steps:
+    raise UsageError(
+      f"--profile={profile.first}:{profile.last} lies beyond train.steps={config.steps}"
+    )
   writers = registry.find(tracking.writers)
   run = _prepare(task, optim, config, parallel)
   with contextlib.ExitStack() as stack:
@@ -215,9 +221,11 @@ def train(
       told = Run(workdir, start, record, tracking)
       writer = metrics_lib.MetricsWriter(workdir, start, [make(told) for make in writers])
       stack.callback(writer.close)
+    profiler = Profiler(workdir, profile if primary else None)
+    stack.callback(profiler.close)
     stop = stack.enter_context(StopSignals())
     try:
-      state = _loop(run, state, task, config, checkpointer, writer, progress, stop)
+      state = _loop(run, state, task, config, checkpointer, writer, progress, profiler, stop)
     except DivergedError as e:
       checkpointer.close()
       raise DivergedError(f"{e}; {_kept(checkpointer)}") from None
@@ -327,6 +335,7 @@ def _loop(
   checkpointer: Checkpointer,
   writer: metrics_lib.MetricsWriter | None,
   progress: Progress,
+  profiler: Profiler,
   stop: StopSignals,
 ) -> TrainState:
   """Updates until the end or a signal; the last state is saved."""
@@ -368,7 +377,12 @@ def _loop(
   meter = metrics_lib.TrainingMeter(config.log_every, config.steps, log)
   pace = Pace(int(state.step), config.steps, progress.note)
   for step in range(int(state.step) + 1, config.steps + 1):
-    state, metrics = run.train_step(state, run.layout.place(next(task.batches)))
+    with profiler.step(step):
+      with meter.waiting():
+        batch = run.layout.place(next(task.batches))
+      state, metrics = run.train_step(state, batch)
+    if trace := profiler.done(step, state):
+      progress.note(f"trace: {trace} (tensorboard --logdir, with the package xprof)")
     meter.push(step, metrics)
     progress.update(step)
     pace.update(step)

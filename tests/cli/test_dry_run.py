@@ -10,6 +10,7 @@ import pytest
 
 from sbdjax import __main__
 from sbdjax.cli import dry_run
+from sbdjax.hardware import CHIPS
 from sbdjax.train.dry_run import Needs
 from sbdjax.train.topology import Target
 
@@ -46,7 +47,7 @@ def test_the_table_says_whether_it_fits(capsys):
   )
   for memory, verdict in ((20, "it does not fit"), (22, "it fits")):
     dry_run._print(
-      found._replace(memory=memory << 30), Target("h200:8", 8, memory << 30, None, "no client")
+      found._replace(memory=memory << 30), Target("h200:8", 8, CHIPS["h200"], None, "no client")
     )
     out = capsys.readouterr().out
     assert verdict in out and "8,000.00M parameters on h200:8" in out

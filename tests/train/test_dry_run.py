@@ -7,6 +7,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sbdjax.errors import UsageError
+from sbdjax.hardware import CHIPS
 from sbdjax.lm import make_lm
 from sbdjax.losses import sbd
 from sbdjax.nn.transformer import TransformerConfig
@@ -46,6 +47,7 @@ def find(batch_size=4, accumulation=1, ema=0.0, parallel=None):
     parallel or ParallelConfig(),
     jax.devices("cpu")[:1],
     memory_bytes=2**30,
+    chip=CHIPS["v5p"],
     chunk=64,
   )
 
@@ -107,7 +109,7 @@ def test_an_unknown_target_names_the_kinds(name):
 @pytest.mark.parametrize("name, count", [("h200:64", 64), ("v5p:2x2x2", 8), ("v6e:8x8", 64)])
 def test_targets_have_their_devices(name, count):
   target = topology.parse(name)
-  assert target.count == count and target.memory_bytes >= 16 * 2**30
+  assert target.count == count and target.chip.memory_bytes >= 16 * 2**30
   if not target.missing:
     assert len(target.devices()) == count
 

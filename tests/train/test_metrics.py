@@ -83,6 +83,27 @@ def test_tokens_per_second_leave_out_compilation_and_pauses():
   # 100 + 100 + 400 tokens of updates 2 to 4 in 1 + 1 + 2 seconds.
   assert emitted[0][1]["tokens_per_second"] == 150.0
   assert emitted[0][1]["tokens_per_step"] == 175.0
+  assert emitted[0][1]["step_seconds"] == pytest.approx(4 / 3)
+
+
+def test_waits_for_input_are_told_apart_from_the_step():
+  meter, emitted, clock = _meter(log_every=3)
+
+  def update(wait, work):
+    with meter.waiting():
+      clock.now += wait
+    meter.push(len(seen) + 1, _step(1.0))
+    seen.append(wait)
+    clock.now += work
+
+  seen = []
+  update(7.0, 30.0)  # compiling: what the first update waits for does not count
+  for wait in (1.0, 0.5, 0.25):
+    update(wait, 2.0)
+  values = emitted[0][1]
+  # Updates 2 and 3, each noticed when the next is queued.
+  assert values["input_wait_seconds"] == pytest.approx((0.5 + 0.25) / 2)
+  assert values["step_seconds"] == pytest.approx((2.5 + 2.25) / 2)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("loss", "loss"), ("grad", "gradient")])

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from sbdjax.errors import CheckpointError, DivergedError, UsageError
-from sbdjax.train import checkpoints
+from sbdjax.train import checkpoints, profile
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig
+from sbdjax.train.profile import Steps
 from sbdjax.train.state import leaf_names
 from sbdjax.train.trainer import Task, TrainConfig, train
 from tests.train import toy
@@ -59,7 +60,7 @@ def _records(workdir):
 
 
 def _without_speed(records):
-  return [{k: v for k, v in r.items() if "per_second" not in k} for r in records]
+  return [{k: v for k, v in r.items() if "second" not in k} for r in records]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,28 @@ def test_a_run_killed_twice_ends_with_the_same_bits(tmp_path, uninterrupted):
   assert _bits(state) == _bits(reference)
   steps = [r["step"] for r in _records(tmp_path)]
   assert steps == [r["step"] for r in _records(reference_dir)] == list(range(3, 25, 3))
+
+
+@pytest.mark.long
+def test_a_profile_of_some_updates_lies_in_the_workdir(tmp_path, capsys):
+  task = Task(toy.LM, toy.masked_loss, toy.Batches())
+  config = TrainConfig(steps=6, batch_size=toy.B, log_every=2)
+  train(task, OptimConfig(), config, ParallelConfig(), tmp_path, {}, profile=Steps(3, 4))
+  (trace,) = (tmp_path / profile.FOLDER).glob("*/*.xplane.pb")
+  data = trace.read_bytes()
+  assert b"train" in data and b"step_num" in data
+  assert str(tmp_path / profile.FOLDER) in capsys.readouterr().out
+  logged = _records(tmp_path)[-1]
+  assert 0 <= logged["train/input_wait_seconds"] <= logged["train/step_seconds"]
+  with pytest.raises(UsageError, match="--profile=5:9 lies beyond"):
+    train(task, OptimConfig(), config, ParallelConfig(), tmp_path, {}, profile=Steps(5, 9))
+
+
+@pytest.mark.parametrize("text", ["", "3", "0:2", "4:3", "a:b", "1:2:3"])
+def test_a_profile_names_its_updates(text):
+  with pytest.raises(UsageError, match="first and the last update"):
+    profile.parse(text)
+  assert profile.parse("3:4") == Steps(3, 4)
 
 
 def test_another_noise_key_would_be_noticed(tmp_path, uninterrupted):
