@@ -74,8 +74,8 @@ def test_prompts_are_lines_or_the_first_turns(tmp_path):
   [
     (["--least=9", "--most=8"], "--most=8: give 9 or more"),
     (["--batch_size=2", "--refill=3"], "--refill=3: give 2 or less"),
-    (["--longest=60", "--most=8"], "the model's context of 64 tokens"),
-    (["--method=mdm", "--most=8"], "mdm"),
+    (["--longest=60", "--least=2", "--most=8"], "the model's context of 64 tokens"),
+    (["--method=mdm", "--least=2", "--most=8"], "mdm"),
   ],
 )
 def test_wrong_flags_are_one_line(tiny, flags, words, capsys):
@@ -87,6 +87,6 @@ def test_wrong_flags_are_one_line(tiny, flags, words, capsys):
 def test_a_line_without_a_prompt_is_named(tmp_path, tiny, capsys):
   path = tmp_path / "a.jsonl"
   path.write_text('{"prompt": "Once"}\n{"text": 3}\n')
-  flags = [f"--prompts={path}", "--most=8"]
+  flags = [f"--prompts={path}", "--least=2", "--most=8"]
   assert entry.main(["bench", "throughput", f"--checkpoint={tiny}", *flags]) == 1
   assert "a.jsonl line 2" in capsys.readouterr().err
