@@ -2,7 +2,8 @@
 
 attention: attention alone, against other implementations and the memory's bandwidth. decoding:
 tokens/s of AR and SBD on the device at hand. peers: greedy decoding beside transformers and
-llama2.c on the same weights, in turns. training: time and memory of an update
+llama2.c on the same weights, in turns. throughput: many prompts of mixed lengths, continuous
+against padded batches. training: time and memory of an update
 against the length of rows and the size of the vocabulary. parallel: latency of a forward against the
 tokens it carries, and where more of them stop being free. roofline: what a forward must cost on
 hardware that need not be at hand, from its bandwidth and arithmetic. compile: what compiling costs,
@@ -20,6 +21,7 @@ from sbdjax.cli import (
   bench_parallel,
   bench_peers,
   bench_roofline,
+  bench_throughput,
   bench_training,
 )
 from sbdjax.cli.common import Parser
@@ -34,6 +36,7 @@ BENCHES: dict[str, Callable[[list[str]], int]] = {
   "parallel": bench_parallel.main,
   "peers": bench_peers.main,
   "roofline": bench_roofline.main,
+  "throughput": bench_throughput.main,
   "training": bench_training.main,
 }
 

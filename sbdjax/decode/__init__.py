@@ -23,6 +23,8 @@ Where to find what the papers say:
     any_order/ssmd.py       self-speculative masked diffusion (Algorithms 2 and 3)
     base.py                 the sampler interface, and the bookkeeping of rows
     stops.py                stop strings: rows that end with the token that completes one
+    generate.py             lists of prompts in batches
+    continuous.py           many prompts: rows that end make room for the next ones
     registry.py             methods and parts by name; flat_names.py: their settings
 """
 
@@ -35,6 +37,7 @@ from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused, NoDrafting
 from sbdjax.decode.causal.lookup import NoLookup, TextLookup
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.causal.verified_sbd import VerifiedSBD
+from sbdjax.decode.continuous import ContinuousDecoder
 from sbdjax.decode.diffusion.blocks import Blocks
 from sbdjax.decode.diffusion.freedave import FreeDave
 from sbdjax.decode.diffusion.network import (
@@ -53,6 +56,7 @@ from sbdjax.decode.jacobi.jacobi import Jacobi, JacobiMultiblock, JacobiWindow
 from sbdjax.decode.jacobi.recycling import NGrams, NoPool, Points
 from sbdjax.decode.method import Canvas, Method, Part
 from sbdjax.decode.registry import register
+from sbdjax.decode.requests import Request
 from sbdjax.decode.rules import (
   ConfidenceThreshold,
   EBConfidence,
@@ -78,6 +82,7 @@ __all__ = [
   "Categorical",
   "ConfidenceThreshold",
   "Constant",
+  "ContinuousDecoder",
   "Cosine",
   "Decoder",
   "DualCache",
@@ -112,6 +117,7 @@ __all__ = [
   "Part",
   "Points",
   "PrefixCache",
+  "Request",
   "Resample",
   "Result",
   "Rule",

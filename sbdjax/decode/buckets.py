@@ -1,9 +1,9 @@
 """Prompts grouped by what they need of a program: columns for the prompt, and tokens after it.
 
 A bucket is one program of fixed sizes, so memory is bounded by the largest. Few buckets mean few
-programs and few tails, the rounds at the end of each in which slots stand empty; fine ones mean less
-padding. So what is padded to a power of two is one bucket, and one that would hardly fill the slots
-joins a larger one where that at most doubles what its rows take.
+programs and few tails, the forwards at the end of each in which slots stand empty; fine ones mean less
+padding. So what is padded to a power of two is one bucket, and one that fills the slots only a few
+times joins a larger one where that at most doubles what its rows take.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from sbdjax.decode.stop_sets import MOST_SETS
 # Limits up to so many tokens share a bucket, for methods to which unused room costs only memory.
 _SHORT_LIMIT = 256
 _SMALLEST = 16
+
+# Buckets that fill the slots fewer times than this join larger ones. With limits drawn from 16..256,
+# 4 times leave 4 % of the forwards of slots to nobody, 2 times 9 %.
+_FILLINGS = 4
 
 
 class Waiting(NamedTuple):
@@ -44,7 +48,8 @@ class Bucket(NamedTuple):
 
   Attributes:
     waiting: them, in the order they are taken in: those that may last longest first, so that the last
-      ones end together. Results do not depend on it.
+      ones end together; of about as many as there are slots the shortest first, so that prompts that
+      are run together are of one length. Results do not depend on it.
     longest: tokens of the longest prompt.
     limit: the largest limit.
   """
@@ -54,19 +59,19 @@ class Bucket(NamedTuple):
   limit: int
 
 
-def buckets(waiting: Sequence[Waiting], whole_canvas: bool, fewest: int) -> list[Bucket]:
+def buckets(waiting: Sequence[Waiting], whole_canvas: bool, slots: int) -> list[Bucket]:
   """Groups prompts, the bucket that takes most memory first.
 
   Args:
     whole_canvas: of the method; padding then costs time in every forward, and is less.
-    fewest: a bucket of fewer prompts joins a larger one.
+    slots: rows decoded together.
   """
   groups: dict[tuple[int, int], list[Waiting]] = {}
   for one in waiting:
     groups.setdefault(_sizes(one, whole_canvas), []).append(one)
-  merged = _merged(groups, fewest)
+  merged = _merged(groups, _FILLINGS * slots)
   found = [part for group in merged for part in _by_stops(group)]
-  return [_bucket(group) for group in found][::-1]
+  return [_bucket(group, slots) for group in found][::-1]
 
 
 def _sizes(one: Waiting, whole_canvas: bool) -> tuple[int, int]:
@@ -110,7 +115,16 @@ def _by_stops(group: list[Waiting]) -> list[list[Waiting]]:
   return list(parts.values())
 
 
-def _bucket(group: list[Waiting]) -> Bucket:
-  ordered = sorted(group, key=lambda one: (-one.limit, one.place))
-  longest = max(len(one.request.tokens) for one in group)
-  return Bucket(ordered, longest, max(one.limit for one in group))
+def _bucket(group: list[Waiting], slots: int) -> Bucket:
+  longest_first = sorted(group, key=lambda one: (-one.limit, one.place))
+  ordered = [
+    one
+    for first in range(0, len(group), slots)
+    for one in sorted(longest_first[first : first + slots], key=_tokens)
+  ]
+  return Bucket(ordered, max(map(_tokens, group)), max(one.limit for one in group))
+
+
+def _tokens(one: Waiting) -> int:
+  """Tokens of the prompt."""
+  return len(one.request.tokens)

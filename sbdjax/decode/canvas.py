@@ -37,8 +37,8 @@ def masked(tokens_BxC: jax.Array, end_B: jax.Array, mask_id: int) -> jax.Array:
 def measure_text(out: Generation, limits: Limits, end_B: jax.Array, mask_id: int) -> Generation:
   """`out` with `length_B`, `text_end_B`, `eos_B` and `stop_B` of what its rows hold now.
 
-  A row is final up to its first mask after the prompt; its text ends with the first EOS or stop
-  string there.
+  A row is final up to its first mask after the prompt, and not beyond its limit, even where whole
+  blocks of masks are filled; its text ends with the first EOS or stop string there.
 
   Args:
     end_B: int32, one past the end of each row.
@@ -46,6 +46,7 @@ def measure_text(out: Generation, limits: Limits, end_B: jax.Array, mask_id: int
   index_1xC = jnp.arange(out.tokens_BxC.shape[1])[None]
   open_BxC = masked(out.tokens_BxC, end_B, mask_id) & (index_1xC >= out.prompt_len_B[:, None])
   length_B = jnp.min(jnp.where(open_BxC, index_1xC, end_B[:, None]), axis=1)
+  length_B = jnp.minimum(length_B, out.prompt_len_B + limits.of_rows(end_B.shape[0]))
   text_end_B, eos_B = base.first_eos(out, limits, index_1xC, out.tokens_BxC, length_B)
   new = out.replace(length_B=length_B, eos_B=eos_B, text_end_B=text_end_B)
   if limits.stops is None:

@@ -12,7 +12,6 @@ one program of fixed sizes, and memory is bounded by them.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 import itertools
 import time
@@ -20,70 +19,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import memory
 from sbdjax.decode import registry, slots
 from sbdjax.decode.base import Limits
 from sbdjax.decode.buckets import Bucket, Waiting, buckets
+from sbdjax.decode.counts import Counts
 from sbdjax.decode.generate import Result, result_of
 from sbdjax.decode.method import Method
 from sbdjax.decode.plans import Plan, plan
 from sbdjax.decode.programs import Shared, shared
 from sbdjax.decode.requests import Request
-from sbdjax.decode.slots import Arrivals, Slots
+from sbdjax.decode.slots import Slots
 from sbdjax.decode.stops import Stops
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
-
-
-@dataclasses.dataclass
-class Counts:
-  """What a run has done so far; a row-forward is one forward of one slot.
-
-  Attributes:
-    prompts: prompts that ended.
-    forwards: network forwards of all slots together.
-    row_forwards: those times the slots of each.
-    useful_row_forwards: those of rows that had not ended.
-    rounds: returns to the host.
-    admissions: prompt forwards.
-    prompt_columns: columns they ran, padding and empty rows included.
-    prompt_tokens: tokens of prompts among them.
-    buckets: groups of prompts that were run.
-    programs: programs that were compiled, one a bucket at most.
-    most_bytes: of memory that a bucket took, its slots and what its program keeps beside them.
-  """
-
-  prompts: int = 0
-  forwards: int = 0
-  row_forwards: int = 0
-  useful_row_forwards: int = 0
-  rounds: int = 0
-  admissions: int = 0
-  prompt_columns: int = 0
-  prompt_tokens: int = 0
-  buckets: int = 0
-  programs: int = 0
-  most_bytes: int = 0
-
-  @property
-  def occupancy(self) -> float:
-    """Useful row-forwards / all row-forwards; 1 where nothing ran."""
-    return self.useful_row_forwards / self.row_forwards if self.row_forwards else 1.0
-
-  def copy(self) -> Counts:
-    """What has been counted so far."""
-    return dataclasses.replace(self)
-
-  def since(self, before: Counts) -> Counts:
-    """What was counted after `before`; the memory is that of all runs."""
-    less = {
-      f.name: getattr(self, f.name) - getattr(before, f.name) for f in dataclasses.fields(self)
-    }
-    return Counts(**{**less, "most_bytes": self.most_bytes})
 
 
 class ContinuousDecoder:
@@ -153,8 +105,9 @@ class ContinuousDecoder:
 
     Yields:
       (id, Result). `seconds` are the wall-clock from the start of the round that took the prompt in
-      to the end of the round in which it ended, compilation apart; those of prompts that ran side
-      by side overlap. `batch_size` is the number of slots.
+      to the end of the round in which it ended, compilation apart but not what the caller does with
+      results meanwhile; those of prompts that ran side by side overlap. `batch_size` is the number
+      of slots.
 
     Raises:
       UsageError: the model cannot be decoded this way, an empty prompt, a limit beyond that of the
@@ -164,7 +117,7 @@ class ContinuousDecoder:
     numbered = enumerate(requests)
     while some := list(itertools.islice(numbered, window)):
       waiting = [self._waiting(place, request, method.any_order) for place, request in some]
-      found = buckets(waiting, method.whole_canvas, 2 * self._slots)
+      found = buckets(waiting, method.whole_canvas, self._slots)
       for bucket in found:
         yield from self._run(method, params, key, self._plan(method, bucket))
 
@@ -226,7 +179,7 @@ class ContinuousDecoder:
     counts.row_forwards += steps * planned.rows
     if taken:
       counts.admissions += 1
-      counts.prompt_columns += planned.together * planned.width
+      counts.prompt_columns += planned.columns(taken)
       counts.prompt_tokens += sum(len(one.request.tokens) for one in taken)
 
   def _program(self, planned: Plan, args: tuple) -> _Program:
@@ -259,7 +212,7 @@ class ContinuousDecoder:
 
     where = slots.places(shapes_of)
     shapes = shapes_of(planned.rows)
-    run = functools.partial(advance, self._lm, where)
+    run = functools.partial(slots.advance, self._lm, where)
     compiled = (
       jax.jit(run, donate_argnums=4).lower(*common, shapes, arrivals, np.int32(0)).compile()
     )
@@ -281,7 +234,7 @@ class _Program(NamedTuple):
 
   Attributes:
     start: () -> empty slots.
-    run: `advance`, without the model and the places.
+    run: `slots.advance`, without the model and the places.
     bytes: of memory beside the parameters.
   """
 
@@ -313,47 +266,3 @@ def _no_strings(strings: tuple[str, ...]) -> Stops | None:
   if not strings:
     return None
   raise UsageError(f"stop={list(strings)} of a prompt: this decoder was given no `stops_of`")
-
-
-def advance(
-  lm: Any,
-  where: Any,
-  method: Method,
-  params: Any,
-  limits: Limits,
-  key: jax.Array,
-  running: Slots,
-  arrivals: Arrivals,
-  until: jax.Array,
-) -> tuple[Slots, jax.Array]:
-  """Takes in prompts, then decodes until so many slots hold a row that has ended, or none at all.
-
-  Args:
-    where: `slots.places` of the slots.
-    limits: of the program.
-    key: of all prompts that bring none.
-    running: the slots.
-    arrivals: prompts that take some of them; none are run where there are none.
-    until: int32, at most the number of slots.
-
-  Returns:
-    The slots, and how many forwards that took, int32.
-  """
-  admit = functools.partial(slots.admitted, lm, method, params, limits, key, arrivals)
-  rows = running.settings.max_tokens_B.shape[0]
-  new = jax.lax.cond(
-    jnp.any(arrivals.slot_R < rows),
-    admit,
-    lambda: slots.empty(jax.eval_shape(admit)),
-  )
-  running = slots.refilled(where, running, new, arrivals.slot_R)
-  sampler = method.sampler(lm, running.settings.limits(limits))
-
-  def going(carry: tuple[Any, jax.Array]) -> jax.Array:
-    return jnp.sum(sampler.done(carry[0])) < until
-
-  def step(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-    return sampler.step(params, carry[0]), carry[1] + 1
-
-  state, steps = jax.lax.while_loop(going, step, (running.state, jnp.int32(0)))
-  return running.replace(state=state), steps

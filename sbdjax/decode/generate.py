@@ -312,7 +312,8 @@ class Decoder:
   ) -> Iterator[Result]:
     """Decodes `prompts`, `batch_size` at a time (0: all at once), in order.
 
-    Row i uses `fold_in(key, i)`, whatever the batch size.
+    Row i uses `fold_in(key, i)`, whatever the batch size. Many prompts of mixed lengths, and
+    prompts with EOS tokens, stop strings or seeds of their own: `continuous.ContinuousDecoder`.
 
     Args:
       method: how, like `SBD(block_size=8)`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sbdjax.decode import sizes, stop_sets
+from sbdjax.decode import chunked, sizes, stop_sets
 from sbdjax.decode.base import Limits
 from sbdjax.decode.buckets import Bucket, Waiting
 from sbdjax.decode.generate import pad_prompts
@@ -16,8 +16,8 @@ from sbdjax.decode.method import Method
 from sbdjax.decode.slots import Arrivals, RowSettings
 from sbdjax.decode.stops import Stops
 
-# Columns of prompts that are run together: of long ones fewer are, which bounds the memory they take
-# and the time that the other rows wait for them.
+# Columns of prompts that are run together, where they are not run in chunks: of long ones fewer are,
+# which bounds the memory they take.
 _COLUMNS = 8192
 _MOST_EOS = 8
 
@@ -34,6 +34,7 @@ class Plan:
     width: columns of prompts.
     rows: slots.
     together: R, prompts that are taken in together.
+    in_chunks: long prompts are run a chunk at a time.
     eos_ids: of prompts that bring none.
     eos_width: E, EOS tokens of a row; 0: no prompt has any.
     set_of: stop strings -> their number in `limits.stops`; {} where there are none.
@@ -44,6 +45,7 @@ class Plan:
   width: int
   rows: int
   together: int
+  in_chunks: bool
   eos_ids: tuple[int, ...]
   eos_width: int
   set_of: Mapping[Hashable, int]
@@ -55,9 +57,16 @@ class Plan:
       f"them, {self.rows} at a time"
     )
 
+  def columns(self, taken: Sequence[Waiting]) -> int:
+    """Columns that the forward of these prompts runs, padding and rows for nobody included."""
+    longest = max(len(one.request.tokens) for one in taken)
+    each = chunked.columns(longest, self.width) if self.in_chunks else self.width
+    return self.together * each
+
   def arrivals(self, taken: Sequence[Waiting], slots: Sequence[int]) -> Arrivals:
     """Prompts that take these slots, at most R of them; the others of R take none."""
-    one = Waiting(0, dataclasses.replace(self.bucket.waiting[0].request, tokens=[0]), 1)
+    first = self.bucket.waiting[0].request
+    one = Waiting(0, dataclasses.replace(first, tokens=[0] * min(1, self.width)), 1)
     rows = [*taken, *[one] * (self.together - len(taken))]
     requests = [row.request for row in rows]
     padded, lengths = pad_prompts([r.tokens for r in requests], self.width, allow_empty=True)
@@ -117,12 +126,15 @@ def plan(
   strings = list(dict.fromkeys(row.request.stop for row in bucket.waiting))
   sets: list[Any] = [limits.stops if s is None else automaton(s) for s in strings]
   stops = stop_sets.stacked(sets) if any(s is not None for s in sets) else None
+  in_chunks = method.cache_slots(width, limits) is not None
+  together = refill if in_chunks else min(refill, _COLUMNS // max(width, 1))
   return Plan(
     bucket=bucket,
     limits=Limits(limit, stops=stops),
     width=width,
     rows=rows,
-    together=max(1, min(refill, rows, _COLUMNS // max(width, 1))),
+    together=max(1, min(together, rows)),
+    in_chunks=in_chunks,
     eos_ids=tuple(limits.eos_ids),
     eos_width=sizes.round_up(most_eos, 1, _MOST_EOS),
     set_of={} if stops is None else {s: k for k, s in enumerate(strings)},

@@ -8,6 +8,7 @@ own `init`, is written over rows that have ended, and whatever those left behind
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from sbdjax import pytree
+from sbdjax.decode import chunked
 from sbdjax.decode.base import Generation, Limits
+from sbdjax.decode.kept import Kept
 from sbdjax.decode.method import Method
 from sbdjax.errors import UsageError
 
@@ -99,10 +102,59 @@ class Place(NamedTuple):
 def admitted(
   lm: Any, method: Method, params: Any, limits: Limits, key: jax.Array, arrivals: Arrivals
 ) -> Slots:
-  """Slots of the arrivals alone, their prompts run."""
+  """Slots of the arrivals alone, their prompts run, long ones in chunks."""
   sampler = method.sampler(lm, arrivals.settings.limits(limits))
-  prompts = (arrivals.prompt_RxP, arrivals.prompt_len_R, arrivals.keys(key))
-  return Slots(sampler.init(params, *prompts), arrivals.settings)
+  prompts = (jnp.asarray(arrivals.prompt_RxP), jnp.asarray(arrivals.prompt_len_R))
+  width = prompts[0].shape[1]
+  kept: tuple[Kept, ...] = ()
+  capacity = method.cache_slots(width, limits)
+  if capacity is not None and chunked.worth_it(width):
+    kept = (chunked.begun(lm, params, *prompts, capacity),)
+  return Slots(sampler.init(params, *prompts, arrivals.keys(key), *kept), arrivals.settings)
+
+
+def advance(
+  lm: Any,
+  where: Any,
+  method: Method,
+  params: Any,
+  limits: Limits,
+  key: jax.Array,
+  running: Slots,
+  arrivals: Arrivals,
+  until: jax.Array,
+) -> tuple[Slots, jax.Array]:
+  """Takes in prompts, then decodes until so many slots hold a row that has ended, or none at all.
+
+  Args:
+    where: `places` of the slots.
+    limits: of the program.
+    key: of all prompts that bring none.
+    running: the slots.
+    arrivals: prompts that take some of them; none are run where there are none.
+    until: int32, at most the number of slots.
+
+  Returns:
+    The slots, and how many forwards that took, int32.
+  """
+  admit = functools.partial(admitted, lm, method, params, limits, key, arrivals)
+  rows = running.settings.max_tokens_B.shape[0]
+  new = jax.lax.cond(
+    jnp.any(arrivals.slot_R < rows),
+    admit,
+    lambda: empty(jax.eval_shape(admit)),
+  )
+  running = refilled(where, running, new, arrivals.slot_R)
+  sampler = method.sampler(lm, running.settings.limits(limits))
+
+  def going(carry: tuple[Any, jax.Array]) -> jax.Array:
+    return jnp.sum(sampler.done(carry[0])) < until
+
+  def step(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+    return sampler.step(params, carry[0]), carry[1] + 1
+
+  state, steps = jax.lax.while_loop(going, step, (running.state, jnp.int32(0)))
+  return running.replace(state=state), steps
 
 
 def places(shapes_of: Callable[[int], Any]) -> Any:

@@ -160,7 +160,7 @@ class Run:
   """The text of one row, and what it cost."""
 
   def __init__(self, rules, prompt, limit):
-    self.rules, self.prompt_len = rules, len(prompt)
+    self.rules, self.prompt_len, self.limit = rules, len(prompt), limit
     self.blocks = blocks(rules, len(prompt), limit)
     self.x = list(prompt) + [rules.mask] * (self.blocks[-1][1] - len(prompt))
     self.steps = [-1] * len(self.x)
@@ -185,7 +185,9 @@ class Run:
     return False
 
   def result(self):
-    return self.x[self.prompt_len :], self.nfe, self.steps[self.prompt_len :]
+    """The text as far as it was asked for, forwards, and commits: blocks may end after it."""
+    asked = slice(self.prompt_len, self.prompt_len + self.limit)
+    return self.x[asked], self.nfe, self.steps[asked]
 
 
 def plain(rules, net, prompt, limit, key):

@@ -1,12 +1,13 @@
 """The contract every sampler of the registry keeps.
 
 The compiled loop equals stepping in Python, and a reference without a cache; a row alone equals
-its row in a ragged batch; finished rows never change; nothing is traced twice; every row keeps its
+its row in a ragged batch, and in slots that others leave and take; finished rows never change; nothing is traced twice; every row keeps its
 own EOS and length limit, and a smaller limit gives a prefix; a stop string cuts a row where its text
 first holds it, and nothing after it is paid for; the mask token is never in the output.
 """
 
 import collections
+import dataclasses
 import functools
 
 import jax
@@ -15,6 +16,9 @@ import numpy as np
 import pytest
 
 from sbdjax.decode import base
+from sbdjax.decode.continuous import ContinuousDecoder
+from sbdjax.decode.generate import results_of
+from sbdjax.decode.requests import Request
 from sbdjax.decode.stops import stops_for
 from sbdjax.lm import make_lm
 from tests import models
@@ -209,13 +213,14 @@ def check_text(out, row, tokens, nfe, steps, limit):
 
 
 def check_canvas(out, row, tokens, nfe, steps, limit):
-  """Full to the end; the text is what stands before the first EOS, and that token."""
-  assert len(tokens) >= limit
+  """Full to the limit; the text is what stands before the first EOS, and that token."""
+  assert len(tokens) == limit
   text = int(out.text_end_B[row] - out.prompt_len_B[row])
   ends = [t in EOS for t in tokens]
   assert text == (ends.index(True) + 1 if any(ends) else len(tokens))
   assert bool(out.eos_B[row]) == any(ends)
-  assert set(steps) - {-1} == set(range(max(steps) + 1)) and max(steps) < nfe
+  whole = np.asarray(out.reveal_step_BxC[row])  # blocks may end after the limit
+  assert set(whole) - {-1} == set(range(max(whole) + 1)) and max(whole) < nfe
   # What was filled in after an early exit, and nothing else, was never revealed.
   assert all(t == EOS[0] for t, step in zip(tokens, steps, strict=True) if step == -1)
 
@@ -318,3 +323,23 @@ def test_randomness_comes_from_the_rows_key_alone(run):
   assert_equal(integers(first), integers(again))
   same = all(outputs(first, row) == outputs(other, row) for row in ROWS)
   assert same != run.case.name.endswith("drawn")
+
+
+@pytest.mark.long
+def test_a_row_in_slots_equals_the_row_alone(run):
+  """Whatever runs beside it, in whichever order, and whenever it takes the place of another."""
+  lm, limits = run.case.model(LM), base.Limits(MAX_TOKENS, EOS)
+  orders = (ROWS, [4, 2, 0, 1, 3], [1, 1, 3, 0, 2, 4, 0, 3])
+  for slots, refill in ((3, 2), (2, 1)):
+    decoder = ContinuousDecoder(lm, limits, slots=slots, refill=refill)
+    for order in orders:
+      requests = [
+        Request(PROMPTS[row, : LENGTHS[row]].tolist(), max_tokens=int(LIMITS[row]), number=row)
+        for row in order
+      ]
+      found = dict(decoder.generate(run.case.method, PARAMS, requests, jax.random.key(0)))
+      assert sorted(found) == list(range(len(order)))
+      for place, row in enumerate(order):
+        (alone,) = results_of(run.decode(rows=slice(row, row + 1)).out, 1, 0.0, 1)
+        assert dataclasses.replace(found[place], seconds=0.0, batch_size=1) == alone
+    assert decoder.counts.programs == decoder.counts.buckets / len(orders) == 1

@@ -103,6 +103,9 @@ def test_an_exact_cache_changes_nothing_but_the_cost():
   whole = decode("none", 4, "block_causal", **settings)
   for name in ("tokens_BxC", "reveal_step_BxC", "length_B", "text_end_B"):
     np.testing.assert_array_equal(getattr(cached, name), getattr(whole, name))
+  # Blocks end after the limits; the text does not.
+  np.testing.assert_array_equal(whole.length_B, LENGTHS + LIMITS)
+  assert (whole.text_end_B <= LENGTHS + LIMITS).all() and (-(LENGTHS + LIMITS) % 4).any()
   # One forward more per block, and for a prompt that fills one; both passes of guidance count.
   end = -(-(LENGTHS + LIMITS) // 4) * 4
   num_blocks = end // 4 - LENGTHS // 4

@@ -7,6 +7,7 @@ import pytest
 
 from sbdjax.decode.diffusion import schedule
 from sbdjax.decode.diffusion.schedule import NEVER, Prediction, StaticSteps, Threshold
+from sbdjax.decode.diffusion.static import Dynamic, Static
 from sbdjax.errors import UsageError
 from tests.decode import diffusion_reference as reference
 
@@ -99,3 +100,13 @@ def test_numbers_out_of_range():
   for tau in (-0.5, float("nan")):
     with pytest.raises(UsageError, match=f"threshold={tau} must not be negative"):
       Threshold(tau)
+
+
+@pytest.mark.parametrize("schedule", [Threshold, StaticSteps, Dynamic, Static])
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_one_value_per_row_is_refused(schedule, array):
+  """It would be read as one per position of the window."""
+  with pytest.raises(UsageError, match=r"has the shape \(2,\): give one number"):
+    schedule(array([1, 2]))
+  schedule(array(1))
+  schedule(array([[1], [2]]))  # stands over whole rows

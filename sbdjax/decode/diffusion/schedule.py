@@ -12,10 +12,11 @@ how many steps it has had), so no step counter has to follow a draft.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sbdjax import pytree
 from sbdjax.decode.method import Part
@@ -85,6 +86,7 @@ class StaticSteps(RemaskingSchedule):
 
   def __post_init__(self) -> None:
     n = self.steps_per_block
+    _check_number("steps_per_block", n)
     pytree.check(n >= 0, f"steps_per_block={n} must not be negative")
 
   def __call__(
@@ -127,6 +129,7 @@ class Threshold(RemaskingSchedule):
 
   def __post_init__(self) -> None:
     tau = self.threshold
+    _check_number("threshold", tau)
     pytree.check(tau >= 0, f"threshold={tau} must not be negative")
 
   def __call__(
@@ -141,6 +144,20 @@ class Threshold(RemaskingSchedule):
     later_xW = masked_xW & ~now_xW
     step_xW = jnp.where(now_xW, 0, 1 + ranks(prediction.score, later_xW, num_blocks))
     return jnp.where(masked_xW, step_xW, NEVER)
+
+
+def _check_number(name: str, value: Any) -> None:
+  """Refuses one value per row [B], which would be read as one for each position of a window.
+
+  Arrays that stand over whole rows, [B, 1] or [B, 1, 1] like what they meet, are taken.
+
+  Raises:
+    UsageError: an array of one axis.
+  """
+  shape = np.shape(value)
+  pytree.check(
+    len(shape) != 1, f"{name} has the shape {shape}: give one number, which holds for all rows"
+  )
 
 
 def ranks(score_xW: jax.Array, masked_xW: jax.Array, num_blocks: int) -> jax.Array:
