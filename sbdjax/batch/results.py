@@ -1,7 +1,7 @@
 """A file of results: lines are added as rows end, and stand in the order of the requests at the end.
 
 Beside OUT.jsonl lies OUT.jsonl.run.json: the settings that made it, whether it is finished, and what
-it cost. A run that was killed goes on: what has a line is not decoded again.
+it cost. After SIGKILL a run resumes: what has a line is not decoded again.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def opened(
   requests: Requests,
   more: Mapping[str, Any],
 ) -> Iterator[Results]:
-  """The file of results, begun or gone on with; nobody else writes it meanwhile.
+  """The file of results, new or resumed; nobody else writes it meanwhile.
 
   Args:
     rows: the requests that it answers, in order, each with an id.

@@ -24,7 +24,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sbdjax import memory
+from sbdjax import bootstrap, memory
 from sbdjax import prompts as prompting
 from sbdjax.bench import throughput
 from sbdjax.bench.throughput import Done, Job
@@ -37,7 +37,7 @@ from sbdjax.data.files import read_text
 from sbdjax.data.sources import load_corpus
 from sbdjax.decode.decoding import Decoding
 from sbdjax.errors import DataError, UsageError
-from sbdjax.evals import bootstrap, record
+from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 _METHODS = ("ar", "sbd", "sbd_verified", "jacobi")

@@ -209,7 +209,7 @@ def _start(
   """The sections `init` and `model`: with a mask token, where the method needs one and there is none."""
   place = pathlib.Path(request.model).expanduser()
   init: dict[str, Any] = dict(checkpoint=_absolute(str(place)) if place.exists() else request.model)
-  fields = {name: dict(value) for name, value in recipe.model.items()}
+  fields: dict[str, Any] = {name: dict(value) for name, value in recipe.model.items()}
   shape = model.lm.config
   if recipe.needs_mask and shape.mask_id is None:
     token = find_reserved(shape, model.need_tokenizer())

@@ -30,7 +30,7 @@ prompt may be left out, and the id of a line without one is its number. OUT.json
 id, text, tokens (up to the end of the text), finish, nfe, prefill_nfe, query_tokens, drafted, accepted,
 tpf, prompt_length, meta (as it was given), and request (a checksum). No line depends on the order of
 prompts, on --batch_size or on what ran beside it: where tokens are drawn, --seed and the id decide,
-or the seed of the line. The same command goes on after an interruption, also after SIGKILL, and a
+or the seed of the line. Re-running the command resumes, also after SIGKILL, and a
 finished file stands in the order of the prompts. OUT.jsonl.run.json has settings and cost. Prompts
 are all read and checked before the first is run.
 """
@@ -170,7 +170,7 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.batch_size, 1, "--batch_size")
   flags.at_least(args.seed, 0, "--seed")
   generate_file.check_flags(args)
-  # A file is always decoded by what the command says, so that it can be gone on with anywhere.
+  # A file is always decoded by what the command says, so that it resumes anywhere.
   of_file = args.prompts is not None
   named = None if tuned.may_decide(texts) and not of_file else flags.decoding_of(texts)
   model = prompting.with_tokenizer(

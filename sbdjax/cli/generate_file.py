@@ -1,4 +1,4 @@
-"""`generate --prompts=IN.jsonl --out=OUT.jsonl`: a file of prompts, with ids, gone on with after a stop."""
+"""`generate --prompts=IN.jsonl --out=OUT.jsonl`: a file of prompts, with ids; re-running resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that is done shard by shard in a folder, and gone on with after an interruption."""
+"""Work that is done shard by shard in a folder, and resumed after an interruption."""
 
 from __future__ import annotations
 

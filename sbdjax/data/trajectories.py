@@ -121,7 +121,7 @@ def decode(record: Mapping[str, Any], block_size: int) -> Example:
 
 
 class Writer:
-  """Writes a folder shard by shard; one that was interrupted is gone on with.
+  """Writes a folder shard by shard; one that was interrupted is resumed.
 
   Attributes:
     missing: numbers of the shards that are not there yet.

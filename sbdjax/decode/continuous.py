@@ -243,7 +243,7 @@ class _Program(NamedTuple):
   bytes: int
 
 
-def _until(planned: Plan, held: Sequence[Any], waiting: int) -> np.ndarray:
+def _until(planned: Plan, held: Sequence[Any], waiting: int) -> np.int32:
   """int32: how many slots must be free, or hold an ended row, for a round to end.
 
   As many as are filled together; when nobody waits, so many more than are free anyway.

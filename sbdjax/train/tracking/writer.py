@@ -3,7 +3,7 @@
 A writer of one's own derives from `Writer` and is named in a config as
 `tracking.writers=("tensorboard", "my_lab.writers:MyWriter")`. It lives in the first process alone. It is made
 after the settings have been found usable, told of everything in order of steps, flushed before each
-checkpoint, and closed at the end, also after an error. A run that was killed goes on from a checkpoint:
+checkpoint, and closed at the end, also after an error. A run that was killed resumes from a checkpoint:
 what lies beyond `run.step` is then told again.
 """
 
