@@ -30,7 +30,7 @@ run text8_no_residual text8_ssmd:cpu,no_residual "$@"
 run text8_two_causal text8_ssmd:cpu,two_causal "$@"
 run text8_judge text8_ntp:cpu --config.train.steps=3000 "$@"
 
-# Figure 3, left: draft and target losses beside masked diffusion's, which report.py draws.
+# Figure 3, left: draft and target losses beside masked diffusion's, which experiments/ssmd_text8/report.py draws.
 curves() {
   folder=$1
   shift

@@ -8,7 +8,7 @@ import types
 import pytest
 import yaml
 
-from sbdjax import __main__, hosts
+from sbdjax import __main__, hosts, remote
 from sbdjax.cli import VERBS, train, trajectories
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "experiments" / "launch"
@@ -61,6 +61,8 @@ def accepted(monkeypatch):
   def of_trajectories(collect, prompts, workdir, console, part):
     done.append(("trajectories", collect, str(workdir), part))
 
+  # No bucket is asked for, and no client of its store is needed.
+  monkeypatch.setattr(remote, "path", pathlib.Path)
   monkeypatch.setattr(hosts, "join", lambda job, **_: done.append(("join", job)))
   monkeypatch.setattr(train, "train", of_training)
   monkeypatch.setattr(trajectories, "collect", of_trajectories)
