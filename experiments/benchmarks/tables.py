@@ -209,6 +209,26 @@ def compiling() -> str:
   return markdown.table(("program", "2 layers", "32 layers"), rows)
 
 
+def throughput() -> str:
+  """throughput_cpu.jsonl: continuous decoding beside padded batches."""
+  rows = []
+  for record in lines("throughput_cpu.jsonl"):
+    for row in record["rows"]:
+      ratio = f"{row['ratio']:.2f} ({row['ratio_low']:.2f} - {row['ratio_high']:.2f})"
+      padded, slots = row["padded"], row["continuous"]
+      counts = [f"{100 * way['occupancy']:.0f} %" for way in (padded, slots)]
+      speeds = [f"{way['tokens_per_second']:,.0f}" for way in (padded, slots)]
+      rows.append(
+        (record["checkpoint"], row["method"], record["prompts"], *speeds, ratio,
+         f"{row['counted_ratio']:.2f}", *counts, slots["programs"], record["pairs"])
+      )  # fmt: skip
+  head = (
+    "model", "decoding", "prompts", "tokens/s, padded", "continuous", "ratio (range)", "in forwards",
+    "useful, padded", "continuous", "programs", "pairs",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
 def opening() -> float:
   """Peak memory of opening a checkpoint, above what was held before / bytes of its parameters."""
   (record,) = lines("loading_cpu.jsonl")
