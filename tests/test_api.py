@@ -266,6 +266,7 @@ def test_what_cannot_be_done_is_said_at_once(model, call, message):
     call(model)
 
 
+@pytest.mark.long
 def test_a_preset_trains_in_one_line(tmp_path):
   config = sbdjax.presets.load("stories_sbd_quickstart:short")
   config.train.steps, config.train.batch_size, config.data.seq_len = 1, 1, 32

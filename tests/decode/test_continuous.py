@@ -92,6 +92,7 @@ def test_order_window_and_neighbours_do_not_matter(decoder):
   assert run(requests[3:6]) == {f"p{i}": whole[f"p{i}"] for i in (3, 4, 5)}
 
 
+@pytest.mark.long
 def test_eos_limits_and_seeds_are_each_prompts_own(decoder):
   requests = [
     Request(p, max_tokens=1 + i % 12, eos_ids=[None, (2, 4, 5)][i % 2], seed=[None, 3][i // 2 % 2],

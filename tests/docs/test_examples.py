@@ -74,6 +74,7 @@ def run(method, tiny, prompts, lengths, limits):
   return sampler, (jnp.asarray(prompts), jnp.asarray(lengths), key)
 
 
+@pytest.mark.long
 def test_sampler(tiny):
   from chopped_blocks import ChoppedBlocks
 
