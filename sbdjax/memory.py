@@ -6,7 +6,7 @@ Without this a system kills the process, or swaps until nobody waits any more.
 from __future__ import annotations
 
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbdjax.errors import UsageError
 
@@ -96,6 +96,33 @@ def of_shards(abstract: Any, shardings: Any) -> int:
   return sum(jax.tree.leaves(jax.tree.map(size, abstract, shardings)))
 
 
+class ProgramBytes(NamedTuple):
+  """What a compiled program takes of a device's memory beside its arguments.
+
+  Attributes:
+    temporaries: while it runs.
+    outputs: that are new arrays: without those which take the place of an argument.
+  """
+
+  temporaries: int = 0
+  outputs: int = 0
+
+  @property
+  def made(self) -> int:
+    """Both together."""
+    return self.temporaries + self.outputs
+
+
+def of_program(program: Any) -> ProgramBytes:
+  """What a `jax.stages.Compiled` makes; zeros where its compiler does not tell."""
+  try:
+    sizes = program.memory_analysis()
+    outputs = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return ProgramBytes(sizes.temp_size_in_bytes, outputs)
+  except (AttributeError, NotImplementedError, RuntimeError):
+    return ProgramBytes()
+
+
 def check_program(program: Any, what: str, todo: str) -> None:
   """Raises UsageError where a compiled program needs more memory than the device has free.
 
@@ -105,9 +132,4 @@ def check_program(program: Any, what: str, todo: str) -> None:
     program: a `jax.stages.Compiled`.
     what, todo: see `check`.
   """
-  try:
-    sizes = program.memory_analysis()
-    needed = sizes.temp_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-  except (AttributeError, NotImplementedError, RuntimeError):
-    return
-  check(needed, device(), what, todo)
+  check(of_program(program).made, device(), what, todo)

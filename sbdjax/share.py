@@ -6,9 +6,10 @@ from the variables that `python -m sbdjax launch` sets.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from sbdjax.errors import UsageError
 
@@ -17,11 +18,12 @@ T = TypeVar("T")
 COUNT, INDEX = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
-class Share(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Share:
   """Part `index` of `count` parts; the default is the whole."""
 
-  index: int = 0  # type: ignore[assignment]  # these hide methods of tuple
-  count: int = 1  # type: ignore[assignment]
+  index: int = 0
+  count: int = 1
 
   def has(self, number: int) -> bool:
     """Whether the thing of this number (0 first) is in this part."""

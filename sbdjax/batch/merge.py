@@ -39,18 +39,19 @@ def find(path: pathlib.Path) -> list[pathlib.Path]:
     UsageError: there are those of several runs, with different numbers of parts.
   """
   beside = path.parent.glob(f"{_escaped(path.stem)}-*-of-*{_escaped(path.suffix)}")
-  found = [p for p in sorted(beside) if _PART.sub("", p.stem) == path.stem and _PART.search(p.stem)]
+  numbered = [(p, _PART.search(p.stem)) for p in sorted(beside)]
+  found = {p: part[2] for p, part in numbered if part and p.stem[: part.start()] == path.stem}
   if not found:
     raise DataError(
       f"there are no parts of {path}: generate --out={path} --shard=I/N writes "
       f"{results.part_path(path, Share(0, 4)).name} and so on"
     )
-  counts = sorted({_PART.search(p.stem)[2] for p in found})  # type: ignore[index]
+  counts = sorted(set(found.values()))
   if len(counts) > 1:
     raise UsageError(
       f"{path} has parts of {int(counts[0])} and of {int(counts[1])}: name those to merge after it"
     )
-  return found
+  return list(found)
 
 
 def _escaped(text: str) -> str:

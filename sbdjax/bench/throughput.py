@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sbdjax import memory
 from sbdjax.bench.timing import summarise
 from sbdjax.decode.base import Limits
 from sbdjax.decode.continuous import ContinuousDecoder
@@ -47,7 +48,7 @@ class Done(NamedTuple):
 
   Attributes:
     results: in the order of the prompts.
-    seconds: wall-clock, prompts' forwards included.
+    seconds: wall-clock, prompts' forwards included, compiling not.
     forwards: of all slots together.
     row_forwards: those times the slots of each.
     prompt_columns: columns of prompts that were run, padding included.
@@ -97,18 +98,18 @@ def padded(lm: LM | SigmaLM, method: Method, params: Any, job: Job, key: jax.Arr
   decoder = Decoder(lm, Limits(max(job.limits), job.eos_ids), using=using)
 
   def run() -> Done:
-    start = time.perf_counter()
+    start = time.perf_counter() - decoder.compile_seconds
     found = decoder.generate(method, params, job.prompts, key, job.batch_size, job.limits)
     results = list(found)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start - decoder.compile_seconds
     size = min(job.batch_size, len(results))
     each = [results[first : first + size] for first in range(0, len(results), size)]
     forwards = sum(max(map(forwards_of, batch)) for batch in each)
     columns = size * len(each) * max(map(len, job.prompts))
     return Done(results, seconds, forwards, size * forwards, columns)
 
-  memory = lambda: max(map(_planned, using.programs))
-  return Way(run, lambda: decoder.compile_seconds, lambda: len(using.programs), memory)
+  planned = lambda: max(memory.of_program(program).made for program in using.programs)
+  return Way(run, lambda: decoder.compile_seconds, lambda: len(using.programs), planned)
 
 
 def continuous(lm: LM | SigmaLM, method: Method, params: Any, job: Job, key: jax.Array) -> Way:
@@ -121,9 +122,9 @@ def continuous(lm: LM | SigmaLM, method: Method, params: Any, job: Job, key: jax
 
   def run() -> Done:
     before = decoder.counts.copy()
-    start = time.perf_counter()
+    start = time.perf_counter() - decoder.compile_seconds
     found = dict(decoder.generate(method, params, requests, key))
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start - decoder.compile_seconds
     done = decoder.counts.since(before)
     results = [found[place] for place in range(len(requests))]
     return Done(results, seconds, done.forwards, done.row_forwards, done.prompt_columns)
@@ -134,21 +135,12 @@ def continuous(lm: LM | SigmaLM, method: Method, params: Any, job: Job, key: jax
   )
 
 
-def _planned(program: Any) -> int:
-  """Bytes that a program takes beside its arguments; 0 where it does not tell."""
-  try:
-    sizes = program.memory_analysis()
-    return sizes.temp_size_in_bytes + sizes.output_size_in_bytes
-  except (AttributeError, NotImplementedError, RuntimeError):
-    return 0
-
-
-def in_pairs(ways: Sequence[Way], pairs: int) -> list[list[Done]]:
-  """Runs of each way: one that is not counted, which compiles, then `pairs` in turns.
+def in_pairs(ways: Sequence[Way], pairs: int, warm_up: bool = True) -> list[list[Done]]:
+  """`pairs` runs of each way in turns, after one of each, with `warm_up`, that is not counted.
 
   The first of a turn is the other way each time.
   """
-  for way in ways:
+  for way in ways if warm_up else ():
     way.run()
   found: list[list[Done]] = [[] for _ in ways]
   for turn in range(pairs):

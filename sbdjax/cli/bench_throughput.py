@@ -3,7 +3,8 @@
 Many prompts of mixed lengths, by each --method (a name and its settings; without any: AR and what else
 the model can do): continuous decoding, where a text that ends makes room for the next prompt, against
 padded batches, which wait for their slowest row. Both decode all prompts in pairs of runs that take
-turns, after a run of each that compiles; "ratio" is the median of the pairs above its 95 %
+turns, after a run of each that is not counted (--no_warm_up leaves it out: runs of minutes need none,
+and compiling is never part of a run's time); "ratio" is the median of the pairs above its 95 %
 bootstrap interval. Prompts are the lines of --prompts (of a .jsonl file `prompt`, or the first of
 `turns`), without it embedded stories cut at lengths drawn by --seed; those of more than --longest
 tokens are left out. The limit of each is drawn from --least..--most. Occupancy: the share of
@@ -120,8 +121,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
   eos_ids = () if args.ignore_eos else tuple(model.generation.eos_ids)
   job = Job(prompts, limits.tolist(), eos_ids, args.batch_size, args.refill)
   rows = [
-    _row(name, decoding, model, job, args.pairs)
-    for name, decoding in _decodings(args, model).items()
+    _row(name, decoding, model, job, args) for name, decoding in _decodings(args, model).items()
   ]
   lengths = [len(prompt) for prompt in prompts]
   return {
@@ -138,17 +138,20 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     "refill": args.refill,
     "seed": args.seed,
     "pairs": args.pairs,
+    "warm_up": args.warm_up,
     "rows": rows,
     "compilation_cache": uses_cache(),
     **record.provenance(),
   }
 
 
-def _row(name: str, decoding: Decoding, model: Pretrained, job: Job, pairs: int) -> dict[str, Any]:
+def _row(
+  name: str, decoding: Decoding, model: Pretrained, job: Job, args: argparse.Namespace
+) -> dict[str, Any]:
   """Both ways by one method, and how they compare."""
   common = (model.lm, decoding.method, model.params, job, jax.random.key(0))
   ways = (throughput.padded(*common), throughput.continuous(*common))
-  old, new = throughput.in_pairs(ways, pairs)
+  old, new = throughput.in_pairs(ways, args.pairs, args.warm_up)
   ratios = [a.seconds / b.seconds for a, b in zip(old, new, strict=True)]
   ratio, low, high = bootstrap.interval(ratios, bootstrap.median)
   return {
@@ -225,6 +228,7 @@ def _parser() -> Parser:
   add("--seed", type=int, default=0, help="of the limits, and of the lengths of stories")
   add("--ignore_eos", action="store_true", help="texts end by their limits alone")
   add("--pairs", type=int, default=5, help="timed runs of each way")
+  add("--no_warm_up", dest="warm_up", action="store_false", help="the first run of each way counts")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--json", action="store_true", help="print one JSON object")
   return parser

@@ -167,7 +167,8 @@ def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-  return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+  made = dataclasses.is_dataclass(value) and not isinstance(value, type)
+  return dataclasses.asdict(value) if made else value
 
 
 _PLACES = ("path", "valid_path", "token_dir", "cache_dir", "tokenizer", "mixture")

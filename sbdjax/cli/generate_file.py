@@ -129,7 +129,9 @@ def read_rows(
           f"{path} is more than fits into half of the free memory ({memory.show(room // 2)}): "
           "give each of several processes a share, --shard=I/N, or cut it up"
         )
-  asked = results.Requests(count=total, digest=digest.hexdigest()[:16], share=list(share))
+  asked = results.Requests(
+    count=total, digest=digest.hexdigest()[:16], share=[share.index, share.count]
+  )
   return rows, asked
 
 

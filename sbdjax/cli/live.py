@@ -19,7 +19,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.data.tokenizers import TokenTexts
 from sbdjax.decode.generate import Result
 from sbdjax.decode.stream import Frame
 
@@ -34,7 +34,7 @@ _SAFE = {code: sign for code, sign in _SIGNS.items() if code != 10}
 
 
 def styled_text(
-  tokenizer: Tokenizer,
+  tokenizer: TokenTexts,
   result: Result,
   count: int,
   fresh_step: int | float = -1,
@@ -54,7 +54,7 @@ def styled_text(
 class CellTexts(NamedTuple):
   """How the tokens of a block are shown: `mask_id` as shade, ends of text as a word."""
 
-  tokenizer: Tokenizer
+  tokenizer: TokenTexts
   mask_id: int | None
   eos_ids: tuple[int, ...]
 

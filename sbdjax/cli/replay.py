@@ -20,7 +20,6 @@ from rich.console import Console
 from sbdjax.cli import live
 from sbdjax.cli.common import Parser
 from sbdjax.data.files import write_atomically
-from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.decode.generate import Result
 from sbdjax.decode.stream import Frame
 from sbdjax.errors import UsageError
@@ -29,9 +28,7 @@ from sbdjax.report.reveals import Reveal
 
 
 class _Pieces:
-  """The tokenizer of one recorded text: token i is its i-th piece, the one after them the prompt."""
-
-  mask_id = None
+  """`TokenTexts` of one recorded text: token i is its i-th piece, the one after them the prompt."""
 
   def __init__(self, reveal: Reveal):
     self._pieces = [*reveal.pieces, reveal.prompt]
@@ -45,11 +42,13 @@ class _Pieces:
   def push(self, token: int) -> str:
     return self._pieces[token]
 
+  def finish(self) -> str:
+    return ""
+
 
 def cells_of(reveal: Reveal) -> live.CellTexts:
   """How the tokens of the frames are shown; the mask is the number after the prompt's."""
-  tokenizer: Tokenizer = _Pieces(reveal)  # type: ignore[assignment]  # what the view needs of one
-  return live.CellTexts(tokenizer, _mask(len(reveal.pieces)), ())
+  return live.CellTexts(_Pieces(reveal), _mask(len(reveal.pieces)), ())
 
 
 def window(reveal: Reveal) -> int:

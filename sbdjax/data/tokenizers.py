@@ -34,7 +34,17 @@ class TokenStream(Protocol):
     """Whatever was held back; an unfinished character becomes U+FFFD."""
 
 
-class Tokenizer(Protocol):
+class TokenTexts(Protocol):
+  """Token ids to text: what is needed to show them."""
+
+  def decode(self, ids: Sequence[int], show_mask: str = "") -> str:
+    """Text of `ids`: bos and eos left out, mask tokens as `show_mask`, unknown ids as U+FFFD."""
+
+  def stream(self) -> TokenStream:
+    """A decoder that is fed one token at a time."""
+
+
+class Tokenizer(TokenTexts, Protocol):
   """Text to token ids and back.
 
   Attributes:
@@ -70,12 +80,6 @@ class Tokenizer(Protocol):
 
   def encode_batch(self, texts: Sequence[str], continues: bool = False) -> list[np.ndarray]:
     """`encode` of many texts, without bos and eos, each an integer array [n]."""
-
-  def decode(self, ids: Sequence[int], show_mask: str = "") -> str:
-    """Text of `ids`: bos and eos left out, mask tokens as `show_mask`, unknown ids as U+FFFD."""
-
-  def stream(self) -> TokenStream:
-    """A decoder that is fed one token at a time."""
 
   def token_bytes(self) -> list[bytes]:
     """The bytes that each token adds to a text, in order of ids; b"" for special ones.

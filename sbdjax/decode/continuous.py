@@ -255,11 +255,7 @@ def _until(planned: Plan, held: Sequence[Any], waiting: int) -> np.int32:
 
 def _bytes(program: Any, shapes: Any) -> int:
   """Bytes of the slots and of what a program takes beside them."""
-  size = memory.of_tree(shapes)
-  try:
-    return size + program.memory_analysis().temp_size_in_bytes
-  except (AttributeError, NotImplementedError, RuntimeError):
-    return size
+  return memory.of_tree(shapes) + memory.of_program(program).temporaries
 
 
 def _no_strings(strings: tuple[str, ...]) -> Stops | None:

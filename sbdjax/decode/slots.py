@@ -20,6 +20,7 @@ from sbdjax.decode import chunked
 from sbdjax.decode.base import Generation, Limits
 from sbdjax.decode.kept import Kept
 from sbdjax.decode.method import Method
+from sbdjax.decode.stop_sets import StopSets
 from sbdjax.errors import UsageError
 
 
@@ -39,11 +40,9 @@ class RowSettings(pytree.Struct):
 
   def limits(self, common: Limits) -> Limits:
     """`common`, whose stops are `StopSets` or None, for these rows."""
-    return common.replace(
-      max_tokens_B=self.max_tokens_B,
-      eos_BxE=self.eos_BxE,
-      stops=None if self.set_B is None else common.stops.of_rows(self.set_B),  # type: ignore[union-attr]
-    )
+    known = common.stops if self.set_B is not None else None
+    stops = known.of_rows(self.set_B) if isinstance(known, StopSets) else None
+    return common.replace(max_tokens_B=self.max_tokens_B, eos_BxE=self.eos_BxE, stops=stops)
 
 
 @pytree.dataclass

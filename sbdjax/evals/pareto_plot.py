@@ -69,4 +69,5 @@ def _panel(
 
 
 def _percent(found: Interval) -> Interval:
-  return Interval(*(None if x is None else 100 * x for x in found))  # type: ignore[arg-type]
+  low, high = (None if x is None else 100 * x for x in found[1:])
+  return Interval(100 * found.value, low, high)

@@ -40,14 +40,15 @@ def build(files: Sequence[File], title: str) -> str:
     files: of `read.collect`.
     title: its heading.
   """
-  return assemble("page.html", _PROGRAMS, data(files), title)
+  return assemble("report.html", _PROGRAMS, data(files), title)
 
 
-def assemble(template: str, programs: Sequence[str], content: Any, title: str) -> str:
+def assemble(body: str, programs: Sequence[str], content: Any, title: str) -> str:
   """A page of this package's own parts and of JSON-like `content`, which its program reads.
 
   Args:
-    template: name of an HTML file of `static`, in which `@@part@@` stands for a part.
+    body: name of the file of `static` with what the page shows after its heading. It takes the place of
+      `@@body@@` in page.html, as the other parts take those of their names.
     programs: names of scripts there, in order.
     title: its heading.
   """
@@ -55,12 +56,13 @@ def assemble(template: str, programs: Sequence[str], content: Any, title: str) -
   style = (_STATIC / "report.css").read_text("utf-8")
   parts = {
     "title": html.escape(title),
+    "body": (_STATIC / body).read_text("utf-8"),
     "policy": html.escape(_policy(program, style)),
     "style": style,
     "data": as_script(content),
     "program": program,
   }
-  page = (_STATIC / template).read_text("utf-8")
+  page = (_STATIC / "page.html").read_text("utf-8")
   # One pass: what is put in is not searched again.
   pieces = page.split("@@")
   return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from sbdjax.train import state as state_lib
 from sbdjax.train.attention_work import attention_flops
 from sbdjax.train.buffers import Buffer, at_peak
 from sbdjax.train.optim import OptimConfig, make_optimizer
-from sbdjax.train.parallel import ParallelConfig, make_layout
+from sbdjax.train.parallel import Layout, ParallelConfig, make_layout
 from sbdjax.train.step import TrainStepConfig, make_train_step
 from sbdjax.train.step_bound import StepBound, product_flops, step_bound
 from sbdjax.train.trainer import TrainConfig
@@ -87,6 +87,52 @@ def _shard_bytes(x: jax.ShapeDtypeStruct) -> int:
   return int(np.prod(x.sharding.shard_shape(x.shape), dtype=np.int64)) * itemsize
 
 
+class _Compiled(NamedTuple):
+  """A train step and what it works on.
+
+  Attributes:
+    state: shapes and shardings.
+    traced, program: the step, as `jax.stages.Traced` and `Compiled`.
+    seconds: that compiling took.
+  """
+
+  state: state_lib.TrainState
+  traced: jax.stages.Traced
+  program: Any
+  seconds: float
+
+
+def _compile(
+  lm: Any,
+  loss_fn: LossFn,
+  batch: Mapping[str, Any],
+  optim: OptimConfig,
+  config: TrainConfig,
+  layout: Layout,
+) -> _Compiled:
+  optimizer = make_optimizer(optim, config.steps)
+
+  def make() -> state_lib.TrainState:
+    key = jax.random.key(config.seed)
+    return state_lib.create(lm.init(key), optimizer.tx, key, ema=config.ema_decay > 0)
+
+  state = state_lib.abstract(make, layout.shardings)
+  step_config = TrainStepConfig(config.accumulation, config.ema_decay)
+  step = make_train_step(lm, loss_fn, optimizer, step_config)
+  started = time.perf_counter()
+  traced = layout.compile_train(step, state).trace(state, batch)
+  program = traced.lower().compile()
+  return _Compiled(state, traced, program, time.perf_counter() - started)
+
+
+def _gradient_bytes(params: Any, accumulation: int) -> int:
+  """Of the gradients on a device: with microbatches also of their sum, in float32."""
+  size = bytes_on_a_device(params)
+  if accumulation > 1:
+    size += sum(_shard_bytes(x) // x.dtype.itemsize * 4 for x in jax.tree.leaves(params))
+  return size
+
+
 def needs(
   lm: Any,
   loss_fn: LossFn,
@@ -122,19 +168,7 @@ def needs(
   unit = config.accumulation * layout.batch_shards
   rows = -(-config.batch_size // unit) * unit  # filled up, as `train` does
   batch = {k: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for k, x in batch.items()}
-  optimizer = make_optimizer(optim, config.steps)
-
-  def make() -> state_lib.TrainState:
-    key = jax.random.key(config.seed)
-    return state_lib.create(lm.init(key), optimizer.tx, key, ema=config.ema_decay > 0)
-
-  state = state_lib.abstract(make, layout.shardings)
-  step_config = TrainStepConfig(config.accumulation, config.ema_decay)
-  step = make_train_step(lm, loss_fn, optimizer, step_config)
-  started = time.perf_counter()
-  traced = layout.compile_train(step, state).trace(state, batch)
-  compiled = traced.lower().compile()
-  seconds = time.perf_counter() - started
+  state, traced, compiled, seconds = _compile(lm, loss_fn, batch, optim, config, layout)
   memory = compiled.memory_analysis()
   sent = collectives_lib.read(compiled.as_text(), len(devices), chip.domain if chip else 0)
   flops = product_flops(traced.jaxpr) / len(devices)
@@ -149,9 +183,7 @@ def needs(
       moved_bytes=kept + 2 * memory.temp_size_in_bytes,
       collectives=sent.collectives,
     )
-  gradients = bytes_on_a_device(state.params)
-  if config.accumulation > 1:
-    gradients += sum(_shard_bytes(x) // x.dtype.itemsize * 4 for x in jax.tree.leaves(state.params))
+  gradients = _gradient_bytes(state.params, config.accumulation)
   vocab = -(-lm.config.vocab_size // parallel.tensor)
   logits = 4 * chunk * vocab
   return Needs(

@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -156,9 +156,10 @@ def train(
   """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one.
 
   The workdir receives `config.json` (= `record`), `env.json`, `metrics.jsonl`, `samples.jsonl` where
-  there is a sampler, what the writers of `tracking` keep, `checkpoints/<step>/` and, at the end, `DONE`. Nothing is written before all settings have been
-  found usable. A run that is killed and started again ends with the same parameters, bit for bit,
-  as one that was not. SIGTERM saves and returns early.
+  there is a sampler, what the writers of `tracking` keep, `checkpoints/<step>/` and, at the end,
+  `DONE`. Nothing is written before all settings have been found usable. A run that is killed and
+  started again ends with the same parameters, bit for bit, as one that was not. SIGTERM saves and
+  returns early.
 
   Args:
     task: model, loss and data.
@@ -201,21 +202,8 @@ def train(
     changes = _write_records(workdir, record, beside, finished) if primary else []
     progress = make_progress(config.steps, start, silent=not primary)
     stack.callback(progress.close)
-    for line in (*about, banner.of_devices(_state_bytes(run.abstract))) if about else ():
+    for line in _opening(run, config, workdir, start, about, changes):
       progress.note(line)
-    if start:
-      progress.note(
-        f"{workdir} is finished: all {start} steps are done (another --workdir, or more train.steps)"
-        if finished
-        else f"resuming {workdir} at step {start}"
-      )
-      for change in changes:
-        progress.note(f"changed since the last start: {change}")
-    if run.rows > config.batch_size:
-      progress.note(
-        f"{run.rows - config.batch_size} empty rows fill up each batch of {config.batch_size} for "
-        f"{run.layout.batch_shards} devices and {config.accumulation} microbatches"
-      )
     writer = None
     if primary:
       told = Run(workdir, start, record, tracking)
@@ -275,6 +263,30 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   # exists.
   jax.eval_shape(train_step, abstract, batch)
   return run
+
+
+def _opening(
+  run: _Run,
+  config: TrainConfig,
+  workdir: Any,
+  start: int,
+  about: Sequence[str],
+  changes: Sequence[str],
+) -> Iterator[str]:
+  """What is printed before the first update: what runs where, what is resumed, what fills batches up."""
+  if about:
+    yield from (*about, banner.of_devices(_state_bytes(run.abstract)))
+  if start == config.steps:
+    yield f"{workdir} is finished: all {start} steps are done (another --workdir, or more train.steps)"
+  elif start:
+    yield f"resuming {workdir} at step {start}"
+  if start:
+    yield from (f"changed since the last start: {change}" for change in changes)
+  if run.rows > config.batch_size:
+    yield (
+      f"{run.rows - config.batch_size} empty rows fill up each batch of {config.batch_size} for "
+      f"{run.layout.batch_shards} devices and {config.accumulation} microbatches"
+    )
 
 
 def _movable(params: Any) -> Any:

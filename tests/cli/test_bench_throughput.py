@@ -48,6 +48,8 @@ def test_rows_wait_for_the_slowest_of_their_batch(monkeypatch):
   """Three rows of 5, 2 and 4 forwards in batches of two: 5 + 4 forwards of two slots."""
 
   class Decoder:
+    compile_seconds = 0.0
+
     def __init__(self, *args, using):
       pass
 
@@ -90,3 +92,11 @@ def test_a_line_without_a_prompt_is_named(tmp_path, tiny, capsys):
   flags = [f"--prompts={path}", "--least=2", "--most=8"]
   assert entry.main(["bench", "throughput", f"--checkpoint={tiny}", *flags]) == 1
   assert "a.jsonl line 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("warm_up", "order"), [(True, "abab"), (False, "ab")])
+def test_a_run_that_is_not_counted_comes_first(warm_up, order):
+  ran = []
+  ways = [throughput.Way(lambda name=name: ran.append(name), None, None, None) for name in "ab"]
+  found = throughput.in_pairs(ways, 1, warm_up)
+  assert "".join(ran) == order and [len(runs) for runs in found] == [1, 1]
