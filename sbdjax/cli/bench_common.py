@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sbdjax import plain_json
 from sbdjax.lm import LM, make_lm
-from sbdjax.losses.base import LossFn
+from sbdjax.losses.base import Loss
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.settings import to_dataclass
@@ -59,14 +59,15 @@ class Update(NamedTuple):
   init: Callable[[], Any]
 
 
-def make_update(lm: LM | SigmaLM, loss: LossFn) -> Update:
+def make_update(lm: LM | SigmaLM, loss: Loss) -> Update:
   """The update of `lm` under a loss."""
   layout = make_layout(ParallelConfig(), jax.devices()[:1])
   optimizer = make_optimizer(OptimConfig(), _STEPS)
 
   def make() -> state_lib.TrainState:
     key = jax.random.key(0)
-    return state_lib.create(lm.init(key), optimizer.tx, key)
+    params = lm.init(key)
+    return state_lib.create(params, optimizer.tx, key, teacher=params if loss.distils else None)
 
   state = state_lib.abstract(make, layout.shardings)
   step = make_train_step(lm, loss, optimizer, TrainStepConfig())

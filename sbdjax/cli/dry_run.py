@@ -31,6 +31,7 @@ _ROWS = (
   ("parameters", "params"),
   ("optimizer state", "optimizer"),
   ("moving average", "ema"),
+  ("teacher", "teacher"),
   ("gradients", "gradients"),
   ("logits (one chunk)", "logits"),
   ("activations and workspace", "activations"),
@@ -111,6 +112,7 @@ def run(
     memory_bytes=where.chip.memory_bytes,
     chip=where.chip,
     chunk=getattr(settings.loss, "chunk", CHUNK),
+    distils=settings.loss.distils,
   )
   if as_json:
     print(

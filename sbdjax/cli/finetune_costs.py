@@ -78,6 +78,7 @@ def _needs(config: ConfigDict) -> Needs:
     devices,
     memory_bytes=2**62 if there is None else there,
     chunk=getattr(settings.loss, "chunk", CHUNK),
+    distils=settings.loss.distils,
   )
 
 

@@ -22,6 +22,7 @@ from sbdjax.losses.mdm import MDMLoss
 from sbdjax.losses.ntp import NTPLoss
 from sbdjax.losses.registry import get, names, register
 from sbdjax.losses.sbd import SBDLoss
+from sbdjax.losses.sdtt import SDTTLoss
 from sbdjax.losses.ssmd import SSMDLoss
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
   "MDMLoss",
   "NTPLoss",
   "SBDLoss",
+  "SDTTLoss",
   "SSMDLoss",
   "get",
   "names",

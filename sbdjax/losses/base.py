@@ -46,6 +46,12 @@ def check_batch(batch: Batch, **more: tuple[str, str]) -> None:
     checks.array(f"batch[{name!r}]", batch[name], kind, sizes, axes=axes)
 
 
+def check_teacher(name: str, teacher: Any) -> None:
+  """Raises UsageError where a loss that learns from a teacher is called without one."""
+  if teacher is None:
+    raise UsageError(f"loss.name={name} learns from a teacher: call it with its parameters as well")
+
+
 def check_chunk(chunk: int) -> None:
   """A loss setting's `chunk` must be usable.
 
@@ -90,8 +96,20 @@ class Loss:
     """
     raise NotImplementedError
 
-  def evaluated(self: L) -> L:
-    """The loss that evaluations measure, such as the likelihood bound: by default this one."""
+  @property
+  def distils(self) -> bool:
+    """Whether it learns from a teacher.
+
+    Then it is called with the parameters of one (`init.teacher`, or what training starts from), which
+    no update changes, as a fifth argument `teacher`.
+    """
+    return False
+
+  def evaluated(self) -> Loss:
+    """The loss that evaluations measure, such as the likelihood bound: by default this one.
+
+    It has no teacher.
+    """
     return self
 
   def generation(self) -> dict[str, Any]:

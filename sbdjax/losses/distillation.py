@@ -50,6 +50,7 @@ def token_kl(
   *,
   temperature: float,
   chunk: int = CHUNK,
+  teacher_logits_fn: LogitsFn | None = None,
 ) -> Divergence:
   """The divergence of each position, [B, M]; 0 at positions of weight 0.
 
@@ -59,10 +60,12 @@ def token_kl(
     weights_BxM: None: all count.
     temperature: T.
     chunk: tokens whose logits exist at one time.
+    teacher_logits_fn: of another model; None: the student's.
   """
+  of_teacher = teacher_logits_fn or logits_fn
 
   def one(student_nxD: jax.Array, teacher_nxD: jax.Array) -> Divergence:
-    return divergence(logits_fn(student_nxD), logits_fn(teacher_nxD), temperature)
+    return divergence(logits_fn(student_nxD), of_teacher(teacher_nxD), temperature)
 
   needed = None if weights_BxM is None else weights_BxM != 0
   return in_chunks(one, chunk, student_BxMxD, teacher_BxMxD, needed_BxL=needed)

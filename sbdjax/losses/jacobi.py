@@ -14,6 +14,11 @@ is in the text. Before that a block has nothing to correct; equation 8 has no su
 The public code masks post-EOS targets in the clean half alone, and divides the mean over the kept
 tokens by N once more (`normalisation="published"`); its clean-context trainer leaves out the last
 token of a block, which predicts the next one (`across_blocks=False`).
+
+With `teacher="frozen"` (not in the paper) both terms learn from a model that training does not move:
+the targets of the noisy half are that model's predictions on the clean text, and the AR term is
+KL(frozen || model) there in place of the cross-entropy of its greedy tokens. So teacher and student
+cannot drift together.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from sbdjax import masks
 from sbdjax.chunks import CHUNK
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import Batch, Loss, Metrics, check_batch, check_chunk
+from sbdjax.losses.base import Batch, Loss, Metrics, check_batch, check_chunk, check_teacher
 from sbdjax.losses.cross_entropy import token_nll
 from sbdjax.losses.distillation import token_kl
 from sbdjax.losses.ntp import shifted
@@ -58,6 +63,7 @@ MASKS: dict[str, Callable[..., masks.Mask]] = {
   "clean_window": lambda start_B, k, m, window: masks.JacobiTrainCleanWindow(start_B, k, m, window),
 }
 POSITIONS = ("unconverged", "all")
+TEACHERS = ("self", "frozen")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +89,7 @@ class JacobiLoss(Loss):
     normalisation: of the consistency loss, a key of NORMALISATIONS.
     temperature: T: both distributions are softmax(logits / T), and the KL is multiplied by T^2.
     positions: "unconverged": a block counts from its first wrong token on; "all".
+    teacher: "self", the clean half, as in the paper; or "frozen", other parameters: `init.teacher`.
     across_blocks: the last token of a block, which predicts the next block's first, counts too.
     chunk: tokens whose logits exist at one time.
   """
@@ -96,6 +103,7 @@ class JacobiLoss(Loss):
   temperature: float = 1.0
   positions: str = "unconverged"
   across_blocks: bool = True
+  teacher: str = "self"
   chunk: int = CHUNK
 
   def __post_init__(self) -> None:
@@ -103,6 +111,7 @@ class JacobiLoss(Loss):
       ("mask", MASKS),
       ("normalisation", NORMALISATIONS),
       ("positions", POSITIONS),
+      ("teacher", TEACHERS),
     ):
       if getattr(self, name) not in known:
         raise UsageError(f"loss.{name}={getattr(self, name)!r}: choose one of {tuple(known)}")
@@ -114,10 +123,23 @@ class JacobiLoss(Loss):
       raise UsageError(f"loss.temperature={self.temperature} must be positive")
     check_chunk(self.chunk)
 
+  @property
+  def distils(self) -> bool:
+    """With the frozen teacher."""
+    return self.teacher == "frozen"
+
+  def evaluated(self) -> JacobiLoss:
+    """The paper's, whatever teaches."""
+    return dataclasses.replace(self, teacher="self")
+
   def __call__(
-    self, lm: LM, params: Any, batch: Batch, key: jax.Array
+    self, lm: LM, params: Any, batch: Batch, key: jax.Array, teacher: Any = None
   ) -> tuple[jax.Array, jax.Array, Metrics]:
-    """The loss of a batch; see `Loss`."""
+    """The loss of a batch; see `Loss`.
+
+    Args:
+      teacher: parameters like `params`, read where `distils`.
+    """
     check_batch(batch, noisy=("integer", "BxNxK"), start=("integer", "B"))
     del key  # the noise is drawn with the batch
     tokens, noisy, start_B = batch["tokens"], batch["noisy"], batch["start"]
@@ -132,22 +154,30 @@ class JacobiLoss(Loss):
       mask=MASKS[self.mask](start_B, k, num_noisy, self.window),
     )
     logits_fn = lambda h: lm.logits(params, h)
+    clean_hidden, teacher_fn = hidden[:, :length], logits_fn
+    if self.distils:
+      check_teacher("jacobi", teacher)
+      clean_hidden, _ = lm.apply(
+        teacher, tokens, positions_BxT=batch["positions"], mask=masks.Causal()
+      )
+      teacher_fn = lambda h: lm.logits(teacher, h)
 
     targets, weights = shifted(batch)
     nll, correct = token_nll(logits_fn, hidden[:, :length], targets, weights, chunk=self.chunk)
     nll_B, weight_B = jnp.sum(nll * weights, axis=1), jnp.sum(weights, axis=1)
 
-    teacher = jnp.take_along_axis(hidden[:, :length], position_BxM[..., None], axis=1)
+    said = jnp.take_along_axis(clean_hidden, position_BxM[..., None], axis=1)
     clean = jnp.take_along_axis(tokens, position_BxM, axis=1).reshape(noisy.shape)
     counts, blocks_B = kept(self, batch, clean)
     counts = counts.reshape(rows, num_noisy).astype(jnp.float32)
     kl, entropy, same = token_kl(
       logits_fn,
       hidden[:, length:],
-      teacher,
+      said,
       counts,
       temperature=self.temperature,
       chunk=self.chunk,
+      teacher_logits_fn=teacher_fn,
     )
     normalise = NORMALISATIONS[self.normalisation]
     of_text = lambda x: normalise(
@@ -156,7 +186,19 @@ class JacobiLoss(Loss):
     consistency_B = of_text(kl)
 
     is_text_B = (weight_B > 0).astype(jnp.float32)
-    loss_B = consistency_B + self.ar_weight * nll_B / jnp.maximum(weight_B, 1e-9)
+    ar_B = nll_B
+    if self.distils:
+      found = token_kl(
+        logits_fn,
+        hidden[:, :length],
+        clean_hidden,
+        weights,
+        temperature=1.0,
+        chunk=self.chunk,
+        teacher_logits_fn=teacher_fn,
+      )
+      ar_B = jnp.sum(found.kl * weights, axis=1)
+    loss_B = consistency_B + self.ar_weight * ar_B / jnp.maximum(weight_B, 1e-9)
     texts, tokens_kept = jnp.sum(is_text_B), jnp.sum(counts)
     metrics = {
       "consistency": (jnp.sum(consistency_B * is_text_B), texts),

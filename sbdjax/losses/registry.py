@@ -28,6 +28,7 @@ from sbdjax.losses.jacobi import JacobiLoss
 from sbdjax.losses.mdm import MDMLoss
 from sbdjax.losses.ntp import NTPLoss
 from sbdjax.losses.sbd import SBDLoss
+from sbdjax.losses.sdtt import SDTTLoss
 from sbdjax.losses.ssmd import SSMDLoss
 from sbdjax.settings import import_object, nearest
 
@@ -38,6 +39,7 @@ _LOSSES: dict[str, type[Loss]] = {
   "jacobi": JacobiLoss,
   "mdm": MDMLoss,
   "ssmd": SSMDLoss,
+  "sdtt": SDTTLoss,
 }
 
 

@@ -27,9 +27,17 @@ from sbdjax import corruption, masks
 from sbdjax.chunks import CHUNK
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
-from sbdjax.losses.base import EXAMPLE_ID, Batch, Loss, Metrics, check_batch, check_chunk
+from sbdjax.losses.base import (
+  EXAMPLE_ID,
+  Batch,
+  Loss,
+  Metrics,
+  check_batch,
+  check_chunk,
+  check_teacher,
+)
 from sbdjax.losses.cross_entropy import token_nll
-from sbdjax.losses.distillation import token_nll_and_kl
+from sbdjax.losses.distillation import token_kl, token_nll_and_kl
 from sbdjax.losses.halves import run_gated, run_halves
 from sbdjax.losses.ntp import documents, shifted
 from sbdjax.nn.config import need_mask_token
@@ -44,6 +52,9 @@ NORMALISATIONS = {
   # The weight of the masked-diffusion likelihood bound (its schedule alpha = 1 - eta).
   "inverse_eta": lambda eta_B, masked_B, total_B: 1.0 / eta_B,
 }
+
+
+NTP_TEACHERS = ("labels", "frozen")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +77,8 @@ class SBDLoss(Loss):
     distance_decay: a masked token counts decay^i at the i-th place of its block, since a draft is
       looked at only if all before it were accepted. 1: the paper's.
     document_mask: attention stays inside each packed document.
+    ntp_teacher: what next tokens are learned from: "labels", as in the paper; or "frozen": KL from
+      parameters that training does not move (`init.teacher`), which ties the next-token half to them.
     chunk: tokens whose logits exist at one time.
   """
 
@@ -82,6 +95,7 @@ class SBDLoss(Loss):
   teacher_temperature: float = 1.0
   distance_decay: float = 1.0
   document_mask: bool = True
+  ntp_teacher: str = "labels"
   chunk: int = CHUNK
 
   def __post_init__(self) -> None:
@@ -94,6 +108,8 @@ class SBDLoss(Loss):
       raise UsageError(
         f"loss.normalisation={self.normalisation!r}: choose one of {tuple(NORMALISATIONS)}"
       )
+    if self.ntp_teacher not in NTP_TEACHERS:
+      raise UsageError(f"loss.ntp_teacher={self.ntp_teacher!r}: choose one of {NTP_TEACHERS}")
     for name in ("full_mask_fraction", "teacher_weight", "distance_decay"):
       if not 0 <= getattr(self, name) <= 1:
         raise UsageError(f"loss.{name}={getattr(self, name)} must lie in [0, 1]")
@@ -103,11 +119,26 @@ class SBDLoss(Loss):
       raise UsageError("loss.ntp_weight and loss.masked_weight must not be negative")
     check_chunk(self.chunk)
 
+  @property
+  def distils(self) -> bool:
+    """With the frozen teacher of next tokens."""
+    return self.ntp_teacher == "frozen"
+
+  def evaluated(self) -> SBDLoss:
+    """The paper's, whatever teaches."""
+    return dataclasses.replace(self, ntp_teacher="labels")
+
   def __call__(
-    self, lm: LM, params: Any, batch: Batch, key: jax.Array
+    self, lm: LM, params: Any, batch: Batch, key: jax.Array, teacher: Any = None
   ) -> tuple[jax.Array, jax.Array, Metrics]:
-    """The loss of a batch; see `Loss`."""
+    """The loss of a batch; see `Loss`.
+
+    Args:
+      teacher: parameters like `params`, read where `distils`.
+    """
     check_batch(batch, example_id=EXAMPLE_ID)
+    if self.distils:
+      check_teacher("sbd", teacher)
     mask_id = need_mask_token(lm.config, "the SBD loss needs one: set model.mask_id")
     key_size, key_noise = jax.random.split(key)
     # Drawn from the step's key alone: every device and example of a step shares one k.
@@ -116,7 +147,7 @@ class SBDLoss(Loss):
     )
     keys_B = corruption.example_keys(key_noise, batch["example_id"])
     noise = corruption.mask_at_random(keys_B, batch["tokens"], mask_id, self.full_mask_fraction)
-    return loss_on(self, lm, params, batch, *noise, block_size)
+    return loss_on(self, lm, params, batch, *noise, block_size, teacher)
 
 
 def loss_on(
@@ -128,6 +159,7 @@ def loss_on(
   masked_BxL: jax.Array,
   eta_B: jax.Array,
   block_size: jax.Array | int,
+  teacher: Any = None,
 ) -> tuple[jax.Array, jax.Array, Metrics]:
   """The loss of given noise; what a reference implementation is compared with.
 
@@ -138,6 +170,7 @@ def loss_on(
     masked_BxL: bool, which.
     eta_B: float32, the probability a row was masked with.
     block_size: k, at most `settings.block_size_max`; may be traced.
+    teacher: as of `SBDLoss`.
 
   Returns:
     As `Loss`.
@@ -151,7 +184,7 @@ def loss_on(
   gated = lm.config.adapter is not None
   hidden = (run_gated if gated else run_halves)(lm, params, batch, noisy_BxL, mask)
   clean, masked = hidden[:, :length], hidden[:, length:]
-  ntp_sum, ntp_metrics = (_no_ntp if gated else _ntp)(settings, lm, params, batch, clean)
+  ntp_sum, ntp_metrics = (_no_ntp if gated else _ntp)(settings, lm, params, batch, clean, teacher)
   if settings.ntp_weight == 0.0:
     ntp_sum = jax.lax.stop_gradient(ntp_sum)
 
@@ -169,15 +202,33 @@ def loss_on(
 
 
 def _ntp(
-  settings: SBDLoss, lm: LM, params: Any, batch: Batch, clean_BxLxD: jax.Array
+  settings: SBDLoss, lm: LM, params: Any, batch: Batch, clean_BxLxD: jax.Array, teacher: Any
 ) -> tuple[jax.Array, Metrics]:
-  """The first term of equation 14."""
+  """The first term of equation 14; with a teacher its divergence takes the place of the labels' NLL."""
   targets, weights = shifted(batch)
   logits_fn = lambda h: lm.logits(params, h)
   nll, correct = token_nll(logits_fn, clean_BxLxD, targets, weights, chunk=settings.chunk)
   total, weight = jnp.sum(nll * weights), jnp.sum(weights)
-  accuracy = jnp.sum(correct * weights), weight
-  return total, {"ntp_loss": (total, weight), "ntp_accuracy": accuracy}
+  metrics = {"ntp_loss": (total, weight), "ntp_accuracy": (jnp.sum(correct * weights), weight)}
+  if settings.distils:
+    said_BxLxD, _ = lm.apply(
+      teacher,
+      batch["tokens"],
+      positions_BxT=batch["positions"],
+      mask=masks.Causal(documents(batch, settings.document_mask)),
+    )
+    found = token_kl(
+      logits_fn,
+      clean_BxLxD,
+      said_BxLxD,
+      weights,
+      temperature=1.0,
+      chunk=settings.chunk,
+      teacher_logits_fn=lambda h: lm.logits(teacher, h),
+    )
+    total = jnp.sum(found.kl * weights)
+    metrics["ntp_kl"] = total, weight
+  return total, metrics
 
 
 def _no_ntp(*_: Any) -> tuple[jax.Array, Metrics]:

@@ -6,7 +6,8 @@ r"""Fine-tunes stories260K on exercises with one right answer, by every method t
 The exercises (sbdjax/data/exercises.py) are drawn from a seed; tests ask other problems in other
 words. Variants: `ntp`, `sbd`, `sbd_no_ntp` (the masked half of its loss alone), `block_diffusion`
 and `jacobi`, which starts from runs/one_task/ntp (--config.init.checkpoint names another): it
-collects that model's trajectories, then trains on them. experiments/one_task measures all of them.
+collects that model's trajectories, then trains on them; `jacobi_frozen` does so with the model it starts
+from as the teacher of both terms. experiments/one_task measures all of them.
 """
 
 from typing import Any
@@ -90,6 +91,7 @@ VARIANTS: Variants[dict[str, Any]] = Variants(
       loss=dict(name="block_diffusion", block_size=BLOCK_SIZE),
     ),
     "jacobi": dict(BASE, **JACOBI),
+    "jacobi_frozen": dict(BASE, **JACOBI | dict(loss=dict(JACOBI["loss"], teacher="frozen"))),
   }
 )
 
@@ -99,4 +101,4 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
 
 
 def get_rounds(variant: str = VARIANTS.default) -> list[dict] | None:
-  return [{}] if variant == "jacobi" else None
+  return [{}] if variant.startswith("jacobi") else None

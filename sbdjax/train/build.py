@@ -52,11 +52,13 @@ class Model(NamedTuple):
     lm: the model.
     params: its starting parameters, or None for random ones.
     eos_ids: tokens that end a text.
+    teacher: the parameters that its loss learns from, or None.
   """
 
   lm: LM | SigmaLM
   params: Any
   eos_ids: list[int]
+  teacher: Any = None
 
 
 class Data(NamedTuple):
@@ -149,6 +151,11 @@ def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:
   """
   init, data = settings.init, settings.data
   if not init.checkpoint:
+    if settings.loss.distils:
+      raise UsageError(
+        f"loss.name={settings.loss_name} learns from the model that training starts from: name it in "
+        "init.checkpoint, and another teacher in init.teacher"
+      )
     if init.mask_token or init.adapter:
       raise UsageError(
         "init.mask_token and init.adapter extend a checkpoint: without one, set model.mask_id"
@@ -174,7 +181,24 @@ def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:
       f"data.tokenizer={data.tokenizer!r} has {tokenizer.vocab_size} tokens but checkpoint "
       f"{init.checkpoint} was trained with {own.vocab_size}: name its tokenizer"
     )
-  return Model(lm, params, list(pretrained.generation.eos_ids))
+  teacher = _teacher(settings, lm, params) if settings.loss.distils else None
+  return Model(lm, params, list(pretrained.generation.eos_ids), teacher)
+
+
+def _teacher(settings: Settings, lm: LM | SigmaLM, params: Any) -> Any:
+  """The parameters of `init.teacher`, without one `params`.
+
+  Raises:
+    UsageError, CheckpointError: it cannot be opened, or is not of this model.
+  """
+  init = settings.init
+  if not init.teacher:
+    return params
+  _, params, _ = _open(
+    settings._replace(init=dataclasses.replace(init, checkpoint=init.teacher, adapter=""))
+  )
+  check_params(lm, params, init.teacher)
+  return params
 
 
 def _open(settings: Settings) -> tuple[Pretrained, Any, dict[str, Any]]:
@@ -292,6 +316,7 @@ def build_task(settings: Settings, model: Model, data: Data, tokenizer: Tokenize
   return Task(
     lm=model.lm,
     loss_fn=training_loss(settings, model.lm),
+    teacher=model.teacher,
     eval_loss_fn=settings.loss.evaluated(),
     batches=data.batches,
     eval_batches=data.eval_batches,

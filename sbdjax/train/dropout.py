@@ -19,10 +19,10 @@ def with_dropout(loss_fn: LossFn) -> LossFn:
   """
 
   def dropped(
-    lm: Any, params: Any, batch: Batch, key: jax.Array
+    lm: Any, params: Any, batch: Batch, key: jax.Array, *teacher: Any
   ) -> tuple[jax.Array, jax.Array, Metrics]:
     stream = jax.random.fold_in(key, _STREAM)
     keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(stream, batch["example_id"])
-    return loss_fn(lm.dropping(keys_B), params, batch, key)
+    return loss_fn(lm.dropping(keys_B), params, batch, key, *teacher)
 
   return dropped

@@ -29,7 +29,7 @@ class Needs(NamedTuple):
 
   Attributes:
     num_params: parameters of the model, in all.
-    params, optimizer, ema: what stays between updates.
+    params, optimizer, ema, teacher: what stays between updates.
     gradients: of the parameters, and in float32 while microbatches are added.
     logits: one chunk of float32 logits; backward holds about three (`losses.cross_entropy`).
     state: arguments of the compiled step: state and batch.
@@ -52,6 +52,7 @@ class Needs(NamedTuple):
   params: int
   optimizer: int
   ema: int
+  teacher: int
   gradients: int
   logits: int
   state: int
@@ -109,12 +110,15 @@ def _compile(
   optim: OptimConfig,
   config: TrainConfig,
   layout: Layout,
+  distils: bool,
 ) -> _Compiled:
   optimizer = make_optimizer(optim, config.steps)
 
   def make() -> state_lib.TrainState:
     key = jax.random.key(config.seed)
-    return state_lib.create(lm.init(key), optimizer.tx, key, ema=config.ema_decay > 0)
+    params, ema = lm.init(key), config.ema_decay > 0
+    teacher = params if distils else None
+    return state_lib.create(params, optimizer.tx, key, ema=ema, teacher=teacher)
 
   state = state_lib.abstract(make, layout.shardings)
   step_config = TrainStepConfig(config.accumulation, config.ema_decay)
@@ -145,6 +149,7 @@ def needs(
   memory_bytes: int,
   chip: Chip | None = None,
   chunk: int = CHUNK,
+  distils: bool = False,
 ) -> Needs:
   """Builds the train step abstractly, compiles it for `devices`, and reads what it needs.
 
@@ -157,6 +162,7 @@ def needs(
     chip: what one of them can do, for the least time of an update; those compiled for may stand in
       for it.
     chunk: tokens whose logits the loss makes at a time.
+    distils: the loss has a teacher, whose parameters stay between updates as well.
 
   Raises:
     UsageError: settings that do not fit each other or the devices, or pmap, whose programs cannot
@@ -168,7 +174,7 @@ def needs(
   unit = config.accumulation * layout.batch_shards
   rows = -(-config.batch_size // unit) * unit  # filled up, as `train` does
   batch = {k: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for k, x in batch.items()}
-  state, traced, compiled, seconds = _compile(lm, loss_fn, batch, optim, config, layout)
+  state, traced, compiled, seconds = _compile(lm, loss_fn, batch, optim, config, layout, distils)
   memory = compiled.memory_analysis()
   sent = collectives_lib.read(compiled.as_text(), len(devices), chip.domain if chip else 0)
   flops = product_flops(traced.jaxpr) / len(devices)
@@ -191,6 +197,7 @@ def needs(
     params=bytes_on_a_device(state.params),
     optimizer=bytes_on_a_device(state.opt_state),
     ema=bytes_on_a_device(state.ema_params),
+    teacher=bytes_on_a_device(state.teacher),
     gradients=gradients,
     logits=logits,
     state=memory.argument_size_in_bytes,

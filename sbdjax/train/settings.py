@@ -38,11 +38,13 @@ class InitConfig:
     mask_token: give the checkpoint's model a mask token (one more embedding row) if it has none.
     adapter: file of an adapter of that model, to start from; empty: none, or a new one where
       `model.adapter` asks for it.
+    teacher: checkpoint of this model that a loss with a teacher learns from; empty: `checkpoint`.
   """
 
   checkpoint: str = ""
   mask_token: bool = False
   adapter: str = ""
+  teacher: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

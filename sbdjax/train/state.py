@@ -25,6 +25,7 @@ class TrainState(pytree.Struct):
     ema_params: exponential moving average of `params`, or None where it is off.
     key: typed PRNG key of the run. It never changes: update number s draws from
       `fold_in(key, s)`, so a resumed run needs no replay.
+    teacher: parameters that the loss learns from and no update changes; None where it has none.
   """
 
   step: jax.Array
@@ -32,19 +33,27 @@ class TrainState(pytree.Struct):
   opt_state: PyTree
   ema_params: PyTree | None
   key: jax.Array
+  teacher: PyTree | None = None
 
 
 def create(
-  params: PyTree, tx: optax.GradientTransformation, key: jax.Array, *, ema: bool = False
+  params: PyTree,
+  tx: optax.GradientTransformation,
+  key: jax.Array,
+  *,
+  ema: bool = False,
+  teacher: PyTree | None = None,
 ) -> TrainState:
   """The state before the first update. Pure: works under `jax.jit` and `jax.eval_shape`."""
+  # The update donates its input, and one buffer cannot be donated twice.
+  copied = lambda tree: jax.tree.map(jnp.copy, tree)
   return TrainState(
     step=jnp.zeros((), jnp.int32),
     params=params,
     opt_state=tx.init(params),
-    # A copy: the update donates its input, and one buffer cannot be donated twice.
-    ema_params=jax.tree.map(jnp.copy, params) if ema else None,
+    ema_params=copied(params) if ema else None,
     key=key,
+    teacher=copied(teacher),
   )
 
 

@@ -76,7 +76,8 @@ def make_train_step(
 
   Args:
     lm: handed to `loss_fn` untouched.
-    loss_fn: (lm, params, batch, key) -> (loss_sum, weight, metrics).
+    loss_fn: (lm, params, batch, key) -> (loss_sum, weight, metrics); of a state with a teacher
+      (lm, params, batch, key, teacher).
     optimizer: from `optim.make_optimizer`.
     config: accumulation and moving average.
 
@@ -91,9 +92,10 @@ def make_train_step(
     state: TrainState, batch: Batch, *, axis_name: str | None = None
   ) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(state.key, state.step)
+    teacher = () if state.teacher is None else (state.teacher,)
 
     def loss_sum(params: Any, part: Batch) -> tuple[jax.Array, Metrics]:
-      total, weight, metrics = loss_fn(lm, optimizer.freeze(params), part, key)
+      total, weight, metrics = loss_fn(lm, optimizer.freeze(params), part, key, *teacher)
       return total, {**metrics, "loss": (total, weight)}
 
     def sums_of(params: Any, part: Batch) -> tuple[Any, Metrics]:

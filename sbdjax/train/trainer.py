@@ -106,6 +106,7 @@ class Task(NamedTuple):
   Attributes:
     lm: the model; `lm.init` is used where `params` is None.
     loss_fn: (lm, params, batch, key) -> (loss_sum, weight, metrics).
+    teacher: parameters that `loss_fn` is called with as well, see `Loss.distils`; or None.
     batches: training batches.
     eval_batches: iterated from the start at each evaluation, or None.
     params: parameters to start from, or None.
@@ -123,6 +124,7 @@ class Task(NamedTuple):
   eval_loss_fn: LossFn | None = None
   in_bits: Mapping[str, str] = {}
   sampler: Sampler | None = None
+  teacher: Any = None
 
 
 class _Run(NamedTuple):
@@ -240,11 +242,12 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   # Independent streams: a changed evaluation must not change training.
   init_key, run_key, eval_key = jax.random.split(jax.random.key(config.seed), 3)
 
-  def make(params: Any) -> TrainState:
+  def make(params: Any, teacher: Any) -> TrainState:
     params = task.lm.init(init_key) if params is None else params
-    return state_lib.create(params, optimizer.tx, run_key, ema=config.ema_decay > 0)
+    ema = config.ema_decay > 0
+    return state_lib.create(params, optimizer.tx, run_key, ema=ema, teacher=teacher)
 
-  abstract = state_lib.abstract(lambda: make(task.params), layout.shardings)
+  abstract = state_lib.abstract(lambda: make(task.params, task.teacher), layout.shardings)
   _check_memory(abstract)
   placed = jax.tree.map(lambda x: x.sharding, abstract)
   step_config = TrainStepConfig(config.accumulation, config.ema_decay)
@@ -253,7 +256,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   run = _Run(
     rows=rows,
     layout=layout,
-    make=lambda: jax.jit(make, out_shardings=placed)(_movable(task.params)),
+    make=lambda: jax.jit(make, out_shardings=placed)(_movable(task.params), _movable(task.teacher)),
     abstract=abstract,
     train_step=layout.compile_train(train_step, abstract),
     eval_step=layout.compile_eval(eval_step, abstract.params),

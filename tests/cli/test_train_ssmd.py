@@ -31,6 +31,10 @@ def get_config(variant="ssmd"):
   ))
   if variant == "mdm":
     config.loss.name = "mdm"
+  if variant == "sdtt":
+    config.model = ConfigDict()
+    config.init = ConfigDict(dict(checkpoint="MDM"))
+    config.loss = ConfigDict(dict(name="sdtt", steps=4))
   if variant == "frozen":
     config.model = ConfigDict()
     config.init = ConfigDict(dict(checkpoint="MDM"))
@@ -140,3 +144,27 @@ def test_only_the_self_speculative_loss_has_causal_blocks(folder, capsys):
   flags = [f"--config={folder / 'config.py'}:mdm", f"--workdir={folder / 'no'}"]
   assert entry.main(["train", *flags, "--config.head.num_layers=2"]) == 2
   assert "unknown field config.head.num_layers" in capsys.readouterr().err
+
+
+def test_a_model_learns_from_the_one_it_starts_from(folder, mdm):
+  """The teacher is kept with the run, so that one in two parts ends with the same bits."""
+  once = train(folder, "sdtt", "sdtt")
+  train(folder, "sdtt_parts", "sdtt", "--config.train.steps=2")
+  twice = train(folder, "sdtt_parts", "sdtt")
+  one, two = (leaf_names(checkpoints.load_params(path)) for path in (once, twice))
+  for name, leaf in one.items():
+    np.testing.assert_array_equal(two[name], leaf, err_msg=name)
+  start = leaf_names(checkpoints.load_params(mdm))
+  assert any((one[name] != leaf).any() for name, leaf in start.items())
+  logged = [json.loads(line) for line in (once / "metrics.jsonl").read_text().splitlines()]
+  assert {"train/kl", "train/agreement"} <= set(logged[0]) and any(
+    "eval/nelbo" in x for x in logged
+  )
+  assert load_pretrained(once).generation.attention == "full"
+
+
+def test_distillation_from_nothing_is_refused(folder, capsys):
+  flags = ["--config.init.checkpoint=", "--config.model.vocab_size=28"]
+  config = f"--config={folder / 'config.py'}:sdtt"
+  assert entry.main(["train", config, f"--workdir={folder / 'none'}", *flags]) == 2
+  assert "loss.name=sdtt learns from the model that training starts from" in capsys.readouterr().err

@@ -115,6 +115,7 @@ def test_masks_of_the_public_trainers(name, window):
 
 # --- term by term --------------------------------------------------------------------------------
 
+FROZEN = np.random.default_rng(8).normal(size=TABLE.shape).astype(np.float32)
 H, N, K = 14, 3, 3
 ROWS = [(2, 11), (5, 10), (3, 14), (0, 0)]  # (start of the noisy half, end of the text)
 CONTEXTS = {
@@ -146,24 +147,38 @@ def batch_of(seed=0):
   }
 
 
-def log_softmax(row, temperature):
-  logits = TABLE[row].astype(np.float64) / temperature
+def log_softmax(row, temperature, table=TABLE):
+  logits = table[row].astype(np.float64) / temperature
   logits[MASK] = -np.inf  # the mask token is never predicted
   return network.log_softmax(logits)
+
+
+def divergence_at(student, teacher, temperature, taught):
+  """(KL times T^2, its gradient by the student's logits) of two rows, the teacher's of table `taught`."""
+  log_q, log_p = log_softmax(student, temperature), log_softmax(teacher, temperature, taught)
+  p = np.exp(log_p)
+  kl = sum(p[v] * (log_p[v] - log_q[v]) for v in range(len(p)) if v != MASK)
+  return temperature**2 * kl, temperature * (np.exp(log_q) - p)
 
 
 def naive(batch, config):
   """(loss, gradient) of equation 9, and (KL, kept tokens), block by block and token by token."""
   loss, gradient, kl_sum, kept = 0.0, np.zeros(TABLE.shape), 0.0, 0
   context = CONTEXTS[config.mask]
+  taught = FROZEN if config.teacher == "frozen" else TABLE
   for b, (start, end) in enumerate(ROWS[: len(batch["tokens"])]):
     x, noisy, weights = batch["tokens"][b], batch["noisy"][b], batch["weights"][b]
     if end == 0:
       continue
-    ar = Terms()
+    ar, frozen, frozen_slope = Terms(), 0.0, np.zeros(TABLE.shape)
     for t in range(1, end):
       past = [(0, x[s], s) for s in range(t)]
       ar.add(past, (0, x[t - 1], t - 1), x[t], weights[t])
+      if config.teacher == "frozen":
+        row = table_row(past, (0, x[t - 1], t - 1))
+        kl, slope = divergence_at(row, row, 1.0, taught)
+        frozen += weights[t] * kl
+        frozen_slope[row] += weights[t] * slope
     terms = []  # (KL, gradient of it at which row)
     blocks = [i for i in range(N) if start + i * K < end]
     for i in blocks:
@@ -182,20 +197,21 @@ def naive(batch, config):
         seen += [(1, noisy[i, s], start + i * K + s) for s in range(o + 1)]
         student = table_row(seen, (1, noisy[i, o], here))
         teacher = table_row([(0, x[s], s) for s in range(here + 1)], (0, x[here], here))
-        log_q, log_p = (log_softmax(row, config.temperature) for row in (student, teacher))
-        p = np.exp(log_p)
-        kl = sum(p[v] * (log_p[v] - log_q[v]) for v in range(len(p)) if v != MASK)
+        kl, slope_V = divergence_at(student, teacher, config.temperature, taught)
         slope = np.zeros(TABLE.shape)
-        slope[student] = config.temperature * (np.exp(log_q) - p)
-        terms.append((config.temperature**2 * kl, slope))
+        slope[student] = slope_V
+        terms.append((kl, slope))
     divisor = {
       "blocks": len(blocks),
       "tokens": max(len(terms), 1),
       "published": max(len(terms), 1) * len(blocks),
     }[config.normalisation]
     w = config.ar_weight / ar.weight
-    loss += sum(kl for kl, _ in terms) / divisor + w * ar.loss
-    gradient += sum(slope for _, slope in terms) / divisor + w * ar.gradient
+    ar_loss, ar_slope = ar.loss, ar.gradient
+    if config.teacher == "frozen":
+      ar_loss, ar_slope = frozen, frozen_slope
+    loss += sum(kl for kl, _ in terms) / divisor + w * ar_loss
+    gradient += sum(slope for _, slope in terms) / divisor + w * ar_slope
     kl_sum, kept = kl_sum + sum(kl for kl, _ in terms), kept + len(terms)
   return loss, gradient, kl_sum, kept
 
@@ -205,7 +221,8 @@ def compiled(loss_fn):
   lm = table_model.make_lm(clean=H)
 
   def run(params, batch):
-    loss, weight, metrics = loss_fn(lm, params, batch, KEY)
+    teacher = [{"table": jnp.asarray(FROZEN)}] if loss_fn.distils else []
+    loss, weight, metrics = loss_fn(lm, params, batch, KEY, *teacher)
     return loss, (weight, metrics)
 
   return quick_jit(jax.value_and_grad(run, has_aux=True))
@@ -222,6 +239,7 @@ SETTINGS = [
   {"normalisation": "published", "temperature": 2.0},
   {"positions": "all"},
   {"across_blocks": False, "ar_weight": 0.0},
+  {"teacher": "frozen"},
 ]
 
 
@@ -230,6 +248,7 @@ def test_equals_the_sum_over_blocks_and_tokens(changes):
   config, batch = dataclasses.replace(BASE, **changes), batch_of()
   (loss, (weight, metrics)), gradient = measure(config, batch)
   expected, slope, kl, kept = naive(batch, config)
+  assert config.evaluated() == dataclasses.replace(config, teacher="self")
   assert float(weight) == 3  # the row of padding is no text
   np.testing.assert_allclose(loss, expected, rtol=2e-6)
   np.testing.assert_allclose(gradient["table"], slope, atol=2e-6)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sbdjax import masks
 from sbdjax.errors import UsageError
 from sbdjax.losses import ntp, sbd
 from tests import models
@@ -307,3 +308,29 @@ def test_a_model_without_a_mask_token_is_refused():
   lm = lm._replace(config=models.config(mask_id=None))
   with pytest.raises(UsageError, match="mask"):
     sbd.SBDLoss()(lm, table_model.PARAMS, table_model.batch(), jax.random.key(0))
+
+
+def test_the_next_token_half_can_be_tied_to_a_frozen_model():
+  """KL(frozen || model) at every target, from two forwards of the plain text."""
+  lm = models.lm_of(vocab_size=table_model.V, mask_id=MASK)
+  params, frozen = (models.random_params(lm, seed) for seed in (0, 1))
+  batch = table_model.batch()
+  config = sbd.SBDLoss(2, 4, masked_weight=0.0, ntp_teacher="frozen")
+  key = jax.random.key(0)
+  loss, weight, metrics = config(lm, params, batch, key, frozen)
+  mask = masks.Causal(ntp.documents(batch, True))
+  run = lambda p: lm.logits(
+    p, lm.apply(p, batch["tokens"], positions_BxT=batch["positions"], mask=mask)[0]
+  )
+  log_q, log_p = (jax.nn.log_softmax(run(p), axis=-1) for p in (params, frozen))
+  kl = np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)
+  expected = np.sum(kl * ntp.shifted(batch)[1])
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  np.testing.assert_allclose(metrics["ntp_kl"], (expected, weight), rtol=1e-5)
+  labels = config.evaluated()
+  assert not labels.distils and config.distils
+  plain = labels(lm, params, batch, key)
+  np.testing.assert_allclose(plain[2]["ntp_loss"][0], metrics["ntp_loss"][0], rtol=1e-6)
+  assert abs(float(config(lm, params, batch, key, params)[0])) < 1e-4
+  with pytest.raises(UsageError, match="loss.name=sbd learns from a teacher"):
+    config(lm, params, batch, key)

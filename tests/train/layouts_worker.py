@@ -6,7 +6,7 @@ import sys
 import jax
 import numpy as np
 
-from sbdjax.losses import block_diffusion, jacobi, mdm, sbd, ssmd
+from sbdjax.losses import Loss, block_diffusion, jacobi, mdm, sbd, sdtt, ssmd
 from sbdjax.nn import adapter
 from sbdjax.nn.adapter import AdapterConfig
 from sbdjax.nn.sigma import HeadConfig
@@ -57,6 +57,7 @@ TASKS = {
   "adapter": ADAPTER,
   "mdm and ssmd": (SIGMA_LM, masked_losses),
   "jacobi": JACOBI,
+  "sdtt": (BLOCKS[0], sdtt.SDTTLoss(steps=4)),
 }
 RUNS = {name: (TOY, *layout) for name, layout in LAYOUTS.items()} | {
   f"{task}, {name}": (TASKS[task], *LAYOUTS[name])
@@ -83,7 +84,8 @@ def run(task, config, devices, accumulation):
 
   def make():
     params = lm.init(jax.random.key(0))
-    return state_lib.create(params, optimizer.tx, jax.random.key(1), ema=True)
+    teacher = params if getattr(loss_fn, "distils", False) else None
+    return state_lib.create(params, optimizer.tx, jax.random.key(1), ema=True, teacher=teacher)
 
   abstract = state_lib.abstract(make, layout.shardings)
   state = jax.jit(make, out_shardings=jax.tree.map(lambda x: x.sharding, abstract))()
@@ -93,7 +95,8 @@ def run(task, config, devices, accumulation):
   step = layout.compile_train(step, abstract)
   for i in range(STEPS):
     state, metrics = step(state, layout.place(make_batch(i)))
-  evaluate = layout.compile_eval(make_eval_step(lm, loss_fn), abstract.params)
+  measured = loss_fn.evaluated() if isinstance(loss_fn, Loss) else loss_fn
+  evaluate = layout.compile_eval(make_eval_step(lm, measured), abstract.params)
   evaluated = evaluate(state.params, layout.place(make_batch(9)), state.key)
   kernel = next(leaf for name, leaf in leaf_names(state.params).items() if "up_kernel" in name)
   return {
