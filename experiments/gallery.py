@@ -100,7 +100,12 @@ ALL = (
     f"{_JACOBI}/search.png", f"{_JACOBI}/tables.py", "draw_search", ("search.jsonl",), _sh(_JACOBI)
   ),
   Figure(
-    f"{_JACOBI}/latency.png", f"{_JACOBI}/tables.py", "draw_latency", ("latency.json",), _sh(_JACOBI)
+    f"{_JACOBI}/latency.png", f"{_JACOBI}/tables.py", "draw_latency", ("forwards.jsonl",),
+    _sh(_JACOBI),
+  ),
+  Figure(
+    f"{_JACOBI}/speedup.png", f"{_JACOBI}/tables.py", "draw_speedup", ("forwards.jsonl",),
+    _sh(_JACOBI),
   ),
   Figure(f"{_JACOBI}/masks.png", f"{_JACOBI}/masks.py", "draw", (), ""),
   Figure(
@@ -110,6 +115,7 @@ ALL = (
   Figure(
     f"{_TEXT8}/figure3.png", f"{_TEXT8}/report.py", "draw", _FIGURE3, _sh(_TEXT8, "measure.sh"),
   ),
+  Figure(f"{_TEXT8}/masks.png", f"{_TEXT8}/masks.py", "draw", (), ""),
   Figure(
     f"{_TEXT8}/ablations/figure3.png", f"{_TEXT8}/report.py", "draw",
     tuple(f"ablations/{name}" for name in _FIGURE3), _sh(_TEXT8, "measure.sh"),

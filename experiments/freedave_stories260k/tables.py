@@ -164,6 +164,22 @@ def fewer(block_size, wanted):
   return nfe(point(block_size, "static")) / nfe(point(block_size, wanted))
 
 
+def peak_memory():
+  """Planned bytes of a decoding program by d, as memory.jsonl has them."""
+  _, *lines = [json.loads(line) for line in (HERE / "memory.jsonl").read_text().splitlines()]
+  (static,) = [line["bytes"] for line in lines if line["kind"] == "static"]
+  found = {(line["kind"], line["draft_steps"]): line["bytes"] for line in lines}
+  steps = sorted({line["draft_steps"] for line in lines} - {0})
+  cell = lambda size: f"{size / 1e6:.1f} ({size / static:.2f}x)"
+  kinds = [kind for kind in dict.fromkeys(line["kind"] for line in lines) if kind != "static"]
+  rows = [
+    ["drafts", *(f"d = {d}" for d in steps)],
+    ["---"] * (1 + len(steps)),
+    *([kind, *(cell(found[kind, d]) for d in steps)] for kind in kinds),
+  ]
+  return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 CURVES = {  # legend: (what picks its points, line style, marker)
   "drafts within a block": (
     lambda d: not (d["eager"] or d["skip_known_forwards"] or d.get("reuse_verified_kv")),

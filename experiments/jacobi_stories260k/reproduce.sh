@@ -40,8 +40,12 @@ $PY experiments/tables.py --write
 $PY -m sbdjax sweep --config=preset:stories_jacobi_search --workdir=runs/jf_search
 cp runs/jf_search/points.jsonl $OUT/search.jsonl
 $PY experiments/gallery.py jacobi_stories260k/search.png
-$PY -m sbdjax bench parallel --checkpoint=runs/jacobi/round2 --json \
-  --plot=$OUT/latency.png > $OUT/latency.json
+# Figure 5a and appendix D: what a forward costs depends on shapes alone (SmolLM2: `make smollm2`).
+SIZES="--context=128 --block_sizes=1,2,4,8,16,32,64 --tokens=1,2,4,8,16,32,64,128,256"
+$PY -m sbdjax bench parallel --checkpoint=stories260K $SIZES --json > $OUT/forwards.jsonl
+SIZES="--context=128 --block_sizes=1,2,4,8,16,32 --tokens=1,2,4,8,16,32,64"
+$PY -m sbdjax bench parallel --checkpoint=smollm2-135m --dtype=float32 $SIZES --json >> $OUT/forwards.jsonl
+$PY experiments/gallery.py jacobi_stories260k/latency.png jacobi_stories260k/speedup.png
 $PY $OUT/masks.py --out=$OUT/masks.png
 
 # Figures 3 and 4, of the model before forcing.

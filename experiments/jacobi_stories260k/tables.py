@@ -164,8 +164,64 @@ def draw_search(path: pathlib.Path) -> None:
 
 
 def draw_latency(path: pathlib.Path) -> None:
-  """Appendix D: ms per forward against tokens per forward."""
-  bench_parallel.draw(json.loads((HERE / "latency.json").read_text()), path)
+  """Appendix D: ms per forward against tokens per forward, of the small model."""
+  timings = lines_of("forwards.jsonl")[0]
+  shown = [p for p in timings["points"] if p["block_size"] in (1, 8, 64)]
+  bench_parallel.draw(timings | {"points": shown}, path)
+
+
+def alone(timings: dict) -> dict[int, float]:
+  """Block size -> seconds of a forward of one row."""
+  return {p["tokens"]: p["seconds"] for p in timings["points"] if p["tokens"] == p["block_size"]}
+
+
+def speedups(timings: dict, per_forward: float) -> list[tuple[int, float]]:
+  """(block size, times AR's speed) where every forward of that many tokens gives `per_forward`.
+
+  Nothing can give more tokens per forward than a block has.
+  """
+  found = alone(timings)
+  return [(n, per_forward * found[1] / s) for n, s in sorted(found.items()) if n >= per_forward]
+
+
+def timings_of(checkpoint: str) -> dict:
+  """The measured forwards of a model."""
+  (found,) = [t for t in lines_of("forwards.jsonl") if t["checkpoint"] == checkpoint]
+  return found
+
+
+def knee(checkpoint: str) -> float:
+  """Tokens per forward at which the two fitted lines meet."""
+  return timings_of(checkpoint)["knee"]["tokens"]
+
+
+def milliseconds(checkpoint: str, block_size: int) -> float:
+  """Of a forward of one row of so many tokens."""
+  return 1e3 * alone(timings_of(checkpoint))[block_size]
+
+
+def needed(checkpoint: str, block_size: int) -> float:
+  """Tokens per forward from which a block of this size is faster than AR."""
+  found = alone(timings_of(checkpoint))
+  return found[block_size] / found[1]
+
+
+def draw_speedup(path: pathlib.Path) -> None:
+  """Figure 5a: speed-up against block size at fixed tokens per forward, by measured forwards."""
+  panels = {timings["checkpoint"]: timings for timings in lines_of("forwards.jsonl")}
+  with figures.drawing(path, figures.PAGE, 2.8) as figure:
+    parts = figure.subplots(1, len(panels), sharey=True)
+    for axes, (name, timings) in zip(parts, panels.items(), strict=True):
+      for number, per_forward in enumerate((1.5, 2, 3, 4)):
+        xs, ys = zip(*speedups(timings, per_forward), strict=True)
+        axes.plot(
+          xs, ys, marker=figures.MARKERS[number], label=f"{per_forward:g} tokens per forward"
+        )
+      axes.axhline(1, color=figures.GREY, lw=0.8, ls="--")
+      figures.log_axis(axes, "x", [p for p, _ in speedups(timings, 1)])
+      axes.set(xlabel="block size", title=name)
+    parts[0].set_ylabel("times AR's tokens/s")
+    figures.legend_below(figure, 4)
 
 
 def lines_of(name: str) -> list[dict]:

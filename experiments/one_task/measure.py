@@ -3,8 +3,8 @@
   python experiments/one_task/measure.py --runs=runs/one_task --out=runs/one_task/points.jsonl
 
 The models are those of preset:stories_exercises in --runs (ntp, sbd, sbd_no_ntp, block_diffusion,
-jacobi/round1); those that are not there are left out, and said. Exercises of the test split, greedy,
-prompts one at a time unless --batch_size says otherwise; a prompt's own forward is counted apart.
+jacobi/round1, jacobi_frozen/round1); those that are not there are left out, and said. Exercises of the test split, greedy but
+where a temperature stands, prompts one at a time unless --batch_size says otherwise; a prompt's own forward is counted apart.
 One JSON line per point; re-running the command measures what is missing.
 """
 
@@ -15,6 +15,7 @@ import json
 import pathlib
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -71,12 +72,17 @@ def _jacobi() -> list[dict[str, Any]]:
 def _diffusion() -> list[dict[str, Any]]:
   exits = {"early_exit": True, "exit_at": "eos"}
   dynamic = [{"name": "dynamic", "threshold": t, **exits} for t in (0.95, 0.9, 0.8, 0.7, 0.5)]
+  ahead = {"name": "freedave", "draft_steps": 4, "eager": True, **exits}
+  over_dynamic = [{**ahead, "threshold": t} for t in (0.95, 0.9, 0.8, 0.7)]
+  drawn = [
+    {**way, "temperature": t} for t in (0.1, 1.0) for way in ({"name": "static", **exits}, ahead)
+  ]
   freedave = [
     {"name": "freedave", "draft_steps": d, "eager": eager, **exits}
     for eager in (False, True)
     for d in (2, 4)
   ]
-  return [{"name": "static", **exits}, *dynamic, *freedave]
+  return [{"name": "static", **exits}, *dynamic, *freedave, *over_dynamic, *drawn]
 
 
 class Model(NamedTuple):
@@ -99,6 +105,7 @@ MODELS = (
   Model("sbd", "SBD", [AR, *_rules(8), *_rules(4, ("eb_entropy",)), *_verified(), *_jacobi()[:2]]),
   Model("sbd_no_ntp", "SBD without the NTP term", [AR, *_rules(8, ("eb_entropy",))]),
   Model("jacobi/round1", "Jacobi Forcing", [AR, *_jacobi(), {**MULTIBLOCK, **RECYCLING}]),
+  Model("jacobi_frozen/round1", "Jacobi Forcing, frozen teacher", [AR, *_jacobi()]),
   Model("block_diffusion", "block diffusion", _diffusion()),
 )
 
@@ -107,7 +114,7 @@ def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[
   """Accuracy and cost of one point; of the first few texts, the tokens and when they were revealed.
 
   `nfe` is without the prompts' own forwards, `tpf` is tokens / nfe, `tokens_per_second` the median
-  over passes of the loops alone, `errors` says what kind of tokens are wrong (`evals.reveal_order`),
+  over passes of the loops alone, `text_crc32` is equal for equal token ids, `errors` says what kind of tokens are wrong (`evals.reveal_order`),
   `each` holds a list a field over the exercises, in order.
   """
   tokenizer, results = model.need_tokenizer(), passes[0].results
@@ -127,6 +134,7 @@ def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[
     "tokens_per_second_low": speed.low,
     "tokens_per_second_high": speed.high,
     "decode_seconds": summarise([p.decode_seconds for p in passes]).median,
+    "text_crc32": zlib.crc32(json.dumps([r.text_tokens for r in results]).encode()),
     "ended": sum(r.finish == "eos" for r in results) / len(results),
     "errors": reveal_order.count(
       [r.text_tokens for r in results],
@@ -198,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument(
     "--runs", type=pathlib.Path, required=True, help="folder of the trained models"
   )
-  parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines, gone on with")
+  parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines, added to")
   parser.add_argument("--count", type=int, default=300, help="exercises")
   parser.add_argument("--seed", type=int, default=0, help="of the exercises")
   parser.add_argument("--batch_size", type=int, default=1, help="prompts decoded together")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything recorded in this folder, from the project's root: five trainings of a model of 260K
+# Everything recorded in this folder, from the project's root: six trainings of a model of 260K
 # parameters, then their decoders on the same exercises. Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
@@ -9,8 +9,10 @@ RUNS=${RUNS:-runs/one_task}
 for method in ntp sbd sbd_no_ntp block_diffusion; do
   $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/$method
 done
-$PY -m sbdjax train --config=preset:stories_exercises:jacobi --workdir=$RUNS/jacobi \
-  --config.init.checkpoint=$RUNS/ntp
+for method in jacobi jacobi_frozen; do
+  $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/$method \
+    --config.init.checkpoint=$RUNS/ntp
+done
 $PY experiments/curves.py NTP=$RUNS/ntp SBD=$RUNS/sbd "SBD w/o NTP term=$RUNS/sbd_no_ntp" \
   "block diffusion=$RUNS/block_diffusion" --metrics=eval/ntp_loss,eval/masked_loss \
   --out=$OUT/losses.png --record=$OUT/losses.jsonl

@@ -15,6 +15,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from sbdjax import figures
 from sbdjax.data.files import write_atomically
@@ -27,6 +28,8 @@ from sbdjax.report.tables import Table
 
 HERE = pathlib.Path(__file__).resolve().parent
 ALLOWED = 0.02  # of accuracy below AR
+# They promise the text of another decoding: `reproduced`.
+LOSSLESS = ("sbd_verified", "jacobi", "jacobi_window", "jacobi_multiblock", "freedave")
 
 
 def groups(points: Sequence[Point]) -> dict[str, list[Point]]:
@@ -42,6 +45,33 @@ def references(points: Sequence[Point]) -> dict[str, Value]:
   return {p.label: p.values["accuracy"] for p in points if p.decoder["name"] == "ar"}
 
 
+def reproduced(record: Record, records: Sequence[Record]) -> Record | None:
+  """The decoding whose text this one must have: AR, or that which FreeDave accelerates."""
+  model, decoder = record["settings"]["model"]["label"], record["settings"]["decoder"]
+  if decoder["name"] not in LOSSLESS:
+    return None
+  wanted: dict[str, Any] = {"name": "ar"}
+  if decoder["name"] == "freedave":
+    drawn = {"temperature": decoder.get("temperature")}
+    dynamic = {"name": "dynamic", "threshold": decoder.get("threshold")}
+    wanted = (dynamic if "threshold" in decoder else {"name": "static"}) | drawn
+  for other in records:
+    settings = other["settings"]
+    same = all(settings["decoder"].get(k) == v for k, v in wanted.items())
+    if same and settings["model"]["label"] == model:
+      return other
+  return None
+
+
+def texts_of(record: Record, records: Sequence[Record]) -> str:
+  """`those of AR`, or NO where they should be; empty for decoders that promise nothing."""
+  like = reproduced(record, records)
+  if like is None or "text_crc32" not in record:
+    return ""
+  name = wording.method(like["settings"]["decoder"]["name"])
+  return f"those of {name}" if record["text_crc32"] == like["text_crc32"] else "NO"
+
+
 def recorded(file: str | pathlib.Path) -> tuple[list[Point], list[Record]]:
   """(points, records) of what measure.py wrote."""
   (found,) = collect([str(file)])
@@ -51,6 +81,7 @@ def recorded(file: str | pathlib.Path) -> tuple[list[Point], list[Record]]:
 def draw(path: pathlib.Path, points: Sequence[Point] | None = None) -> None:
   """A panel for each model, on the same axes; `points` None: those of this folder's record."""
   points = recorded(HERE / "points.jsonl")[0] if points is None else points
+  points = [p for p in points if not p.decoder.get("temperature")]
   models = list(dict.fromkeys(p.label for p in points))
   down = -(-len(models) // 2)
   most = max(len(groups([p for p in points if p.label == model])) for model in models)
@@ -103,14 +134,15 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
     good = [p for p in group if p.values["accuracy"].value >= least]
     chosen = max(good, key=lambda p: p.values["tpf"].value, default=None)
     if chosen is None:
-      lines.append([name, "none", *[""] * (3 + len(kinds))])
+      lines.append([name, "none", *[""] * (4 + len(kinds))])
       continue
     values, by_kind = chosen.values, records[chosen.record]["by_kind"]
     shown = [tables.shown(values[key]) for key in ("tpf", "accuracy")]
     shares = [f"{by_kind[kind]:.0%}" for kind in kinds]
     speed = tables.shown(values["tokens_per_second"])
-    lines.append([name, rows.annotation(chosen.decoder), *shown, speed, *shares])
-  heads = ["series", "setting", "tokens per forward", "exact match", "tokens/s", *kinds]
+    text = texts_of(records[chosen.record], records)
+    lines.append([name, rows.annotation(chosen.decoder), *shown, speed, text, *shares])
+  heads = ["series", "setting", "tokens per forward", "exact match", "tokens/s", "texts", *kinds]
   title = f"Fastest setting of each within {ALLOWED:.0%} of accuracy of the same model's AR"
   return Table(title, heads, lines)
 

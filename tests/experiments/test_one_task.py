@@ -98,6 +98,30 @@ def test_the_fastest_that_is_as_good(tmp_path):
   assert r"\toprule" in (tmp_path / "tables.tex").read_text()
 
 
+def test_texts_are_compared_with_those_that_a_decoder_promises():
+  module = script("one_task/tables")
+
+  def point(label, crc, **decoder):
+    settings = {"model": {"label": label}, "decoder": {"temperature": 0.0, **decoder}}
+    return {"settings": settings, "text_crc32": crc}
+
+  records = [
+    point("A", 1, name="ar"),
+    point("B", 2, name="ar"),
+    point("B", 3, name="static"),
+    point("B", 4, name="static", temperature=1.0),
+    point("B", 5, name="dynamic", threshold=0.9),
+  ]
+  said = lambda *args, **decoder: module.texts_of(point(*args, **decoder), records)
+  assert said("A", 1, name="jacobi") == said("B", 2, name="sbd_verified") == "those of AR"
+  assert said("A", 2, name="jacobi") == "NO" and said("A", 1, name="sbd") == ""
+  assert said("B", 3, name="freedave") == "those of static"
+  assert said("B", 3, name="freedave", temperature=1.0) == "NO"
+  assert said("B", 4, name="freedave", temperature=1.0) == "those of static"
+  assert said("B", 5, name="freedave", threshold=0.9) == "those of threshold"
+  assert said("B", 5, name="freedave", threshold=0.8) == ""
+
+
 def test_trajectories_are_counted():
   import numpy as np
 

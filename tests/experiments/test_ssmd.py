@@ -105,3 +105,16 @@ def test_proteins_are_sampled_and_drawn(has_block, tmp_path, monkeypatch):
   assert (tmp_path / "nfe.png").stat().st_size > 10_000
   with pytest.raises(module.UsageError, match="N:DTAU"):
     module.main([*args, "--rules=0.5"])
+
+
+def test_the_drawn_masks_are_those_of_the_papers_example():
+  """Its Figure 5: in the order of the generation "a" sees guess and itself, "like" all but Speculation."""
+  masks = script("ssmd_text8/masks")
+  full, causal, ordered = (masks.seen_by_place(*panel) for panel in masks.PANELS.values())
+  sees = lambda seen, word: {
+    key for key, on in zip(masks.WORDS, seen[masks.WORDS.index(word)], strict=True) if on
+  }
+  assert full.all()
+  assert sees(causal, "like") == {"Speculation", "is", "like"}
+  assert sees(ordered, "a") == {"a", "guess"}
+  assert sees(ordered, "like") == {"guess", "a", "is", "hazarding", "like"}
