@@ -95,7 +95,7 @@ LAZY = {("interop", "train")}
 # Third-party packages that one place knows.
 ONLY_IN = {
   "ml_collections": ("cli/", "presets/"),
-  "orbax": ("train/checkpoints.py",),
+  "orbax": ("train/checkpoints.py", "train/step_files.py"),
   "grain": ("data/pipeline.py",),
   "gguf": ("data/gguf_header.py", "interop/gguf/"),
   "lm_eval": ("evals/lm_eval_adapter.py", "cli/lm_eval.py"),
@@ -303,7 +303,7 @@ def test_a_wrong_import_would_be_found(module, line):
     ("decode/causal/sbd.py", "from sbdjax.decode.causal.ar import prefill"),
     ("evals/sweep.py", "from sbdjax.bench.timing import TimedDecoder"),
     ("api.py", "from sbdjax.evals.judge import Judge"),
-    ("interop/pretrained.py", "def f():\n  from sbdjax.train import checkpoints"),
+    ("interop/workdir.py", "def f():\n  from sbdjax.train import checkpoints"),
     ("train/checkpoints.py", "import orbax.checkpoint as ocp"),
     ("cli/common.py", "from ml_collections import ConfigDict"),
     ("losses/sbd.py", "from sbdjax import corruption, masks"),

@@ -7,7 +7,7 @@ import pytest
 from sbdjax import field_docs, losses
 from sbdjax.cli import configs, fields, trajectories
 from sbdjax.data.config import DataConfig
-from sbdjax.evals.sweep import SweepConfig
+from sbdjax.evals.sweep_points import SweepConfig
 from sbdjax.train import settings
 
 

@@ -196,7 +196,7 @@ _BATCH = (
     "train/step.py, train/parallel.py",
     "gradients",
   ),
-  ("update; metrics and checkpoints", "train/optim.py, train/trainer.py, train/checkpoints.py", ""),
+  ("update; metrics and checkpoints", "train/optim.py, train/loop.py, train/checkpoints.py", ""),
 )
 
 

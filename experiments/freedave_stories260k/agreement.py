@@ -19,7 +19,8 @@ import numpy as np
 
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.generate import Decoder
-from sbdjax.evals.sweep import Bench, make_point
+from sbdjax.evals.sweep import Bench
+from sbdjax.evals.sweep_points import make_point
 from sbdjax.interop.pretrained import load_pretrained
 
 SETTINGS = (

@@ -109,6 +109,39 @@ def draw(path: pathlib.Path, points: Sequence[Point] | None = None) -> None:
     figure.supylabel("exact match", fontsize=8)
 
 
+RULES = {  # panel: rules that are compared in it
+  "Factor and EB with the entropy": ("eb_entropy", "factor"),
+  "Factor and EB with the confidence": ("eb_confidence", "factor"),
+  "EB and thresholds": ("eb_entropy", "confidence_threshold", "entropy_threshold"),
+}
+
+
+def draw_rules(path: pathlib.Path) -> None:
+  """Figures 12 and 13 of SBD, and the thresholds: reveal rules of one model at one block size."""
+  points = [p for p in recorded(HERE / "points.jsonl")[0] if p.label == "SBD"]
+  (ar,) = (p for p in points if p.decoder["name"] == "ar")
+  size = max(p.decoder["block_size"] for p in points if p.decoder["name"] == "sbd")
+  with figures.drawing(path, figures.PAGE, 2.9) as figure:
+    panels = figure.subplots(1, len(RULES), sharex=True, sharey=True)
+    styles = {rule: n for n, rule in enumerate(dict.fromkeys(sum(RULES.values(), ())))}
+    for panel, (title, rules) in zip(panels, RULES.items(), strict=True):
+      for rule in rules:
+        of_rule = [p for p in points if p.decoder.get("rule") == rule]
+        group = [p for p in of_rule if p.decoder["block_size"] == size]
+        group.sort(key=lambda p: p.values["tpf"].value)
+        y = [p.values["accuracy"] for p in group]
+        panel.errorbar(
+          [p.values["tpf"].value for p in group], [v.value for v in y], yerr=figures.bars(y),
+          marker=figures.MARKERS[styles[rule]], color=figures.COLOURS[styles[rule]],
+          elinewidth=0.6, label=wording.RULES[rule],
+        )  # fmt: skip
+      panel.axhline(ar.values["accuracy"].value, color=figures.GREY, linestyle="--", linewidth=0.8)
+      panel.set_title(title, fontsize=8)
+      panel.set_xlabel("tokens per forward")
+    panels[0].set_ylabel("exact match")
+    figures.legend_below(figure, 4)
+
+
 def in_words(name: str, group: Sequence[Point]) -> str:
   """The legend of a series: method and rule in words, and the settings that tell it from others."""
   decoder = group[0].decoder

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from sbdjax import field_docs, losses
 from sbdjax.cli import trajectories
 from sbdjax.data.config import DataConfig
-from sbdjax.evals.sweep import SweepConfig
+from sbdjax.evals.sweep_points import SweepConfig
 from sbdjax.settings import class_for
 from sbdjax.train import settings
 

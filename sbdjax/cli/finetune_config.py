@@ -36,7 +36,7 @@ from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
 from sbdjax.nn.config import TransformerConfig
 from sbdjax.settings import Section, to_dataclass
 from sbdjax.train.settings import schema
-from sbdjax.train.trainer import TrainConfig
+from sbdjax.train.task import TrainConfig
 
 # Documents from which on some are held out for evaluations.
 _HOLD_OUT_FROM = 20

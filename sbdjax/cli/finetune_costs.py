@@ -13,8 +13,9 @@ from sbdjax.chunks import CHUNK
 from sbdjax.cli import dry_run
 from sbdjax.errors import UsageError
 from sbdjax.train import dry_run as costs
-from sbdjax.train.build import for_adapter, shape_only, training_loss, with_own_tokenizer
+from sbdjax.train.build import training_loss, with_own_tokenizer
 from sbdjax.train.dry_run import Needs
+from sbdjax.train.model import for_adapter, shape_only
 
 
 def fit(config: ConfigDict, overrides: Mapping[str, str], console: Console) -> ConfigDict:

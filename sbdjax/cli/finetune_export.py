@@ -23,7 +23,7 @@ from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
 from sbdjax.nn import adapter
 from sbdjax.train import checkpoints
 from sbdjax.train.optim import OptimConfig
-from sbdjax.train.trainer import TrainConfig
+from sbdjax.train.task import TrainConfig
 
 CARD, ADAPTER = "README.md", "adapter.safetensors"
 # Beside the folder: of which step it is.

@@ -22,7 +22,7 @@ from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.rules import EBEntropy
 from sbdjax.evals import record
-from sbdjax.evals.sweep import Point, make_point
+from sbdjax.evals.sweep_points import Point, make_point
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.train.build import train
 from sbdjax.train.settings import schema

@@ -47,15 +47,8 @@ from sbdjax.cli.common import (
 from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.evals import paired, plot, surface, wording
-from sbdjax.evals.sweep import (
-  POINTS,
-  Bench,
-  Point,
-  SweepConfig,
-  check_used,
-  make_point,
-  run_sweep,
-)
+from sbdjax.evals.sweep import POINTS, Bench, run_sweep
+from sbdjax.evals.sweep_points import Point, SweepConfig, check_used, make_point
 from sbdjax.share import WHOLE, Share
 
 PICTURE, SURFACE = "sweep.png", "surface.png"

@@ -13,7 +13,8 @@ from sbdjax.cli import flags
 from sbdjax.data.config import DataConfig
 from sbdjax.decode import flat_names, own_method, registry
 from sbdjax.errors import UsageError
-from sbdjax.evals.sweep import SECTIONS, Bench, Point, SweepConfig, make_point
+from sbdjax.evals.sweep import Bench
+from sbdjax.evals.sweep_points import SECTIONS, Point, SweepConfig, make_point
 from sbdjax.settings import field_types, nearest, parse_value, plain
 
 _NAME = f"decoder.{registry.METHOD}"

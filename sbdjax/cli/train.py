@@ -26,7 +26,8 @@ from sbdjax.cli import dry_run, fields, flags, rounds, trajectories
 from sbdjax.cli.common import CONFIG_HELP, Parser, load_config, split_overrides
 from sbdjax.errors import UsageError
 from sbdjax.train import profile, topology
-from sbdjax.train.build import for_adapter, shape_only, train, training_loss
+from sbdjax.train.build import train, training_loss
+from sbdjax.train.model import for_adapter, shape_only
 from sbdjax.train.settings import parse_settings, schema
 
 # A run that SIGTERM has stopped is no success: `train ... && evaluate ...` ends here. 128 + SIGTERM.

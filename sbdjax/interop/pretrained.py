@@ -8,8 +8,8 @@ import logging
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from sbdjax import failures, foreign, memory, remote
 from sbdjax.data import assets, gguf_header, tokenizers
-from sbdjax.errors import CheckpointError, SbdjaxError, UsageError
-from sbdjax.interop import adapter_file, llama2c, native, smollm2
+from sbdjax.errors import CheckpointError, UsageError
+from sbdjax.interop import adapter_file, llama2c, native, smollm2, workdir
 from sbdjax.interop.gguf import load as gguf_load
 from sbdjax.interop.hf import directory, save, tensor_files
 from sbdjax.interop.settings import GenerationDefaults
@@ -27,9 +27,7 @@ from sbdjax.kernels import sharded
 from sbdjax.lm import LM, make_lm
 from sbdjax.nn.adapter import DTYPE as ADAPTER_DTYPE
 from sbdjax.nn.adapter import is_leaf
-from sbdjax.nn.config import TransformerConfig, from_record
-from sbdjax.nn.sigma import HeadConfig
-from sbdjax.settings import to_dataclass
+from sbdjax.nn.config import TransformerConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
 # Checkpoints inside the package, by the name users give.
@@ -191,7 +189,7 @@ def _open(
   head, checked = None, False
   how: dict[str, Any] = {}  # it is decoded, where not as a next-token model
   if file.is_dir():
-    config, head, params, tokenizer_name, eos_ids, how = _read_workdir(file)
+    config, head, params, tokenizer_name, eos_ids, how = workdir.read(file)
   elif not file.exists():
     raise CheckpointError(
       f"no checkpoint at {path}: give a file, a workdir, a Hugging Face directory, or one of "
@@ -201,10 +199,10 @@ def _open(
     return Pretrained(*gguf_load.read(file, in_dtype, shardings, attention))
   elif file.suffix == ".safetensors":
     config, params, settings = native.read(file)
-    foreign.check(settings, _Record, f"the header of {path}")
+    foreign.check(settings, workdir.Record, f"the header of {path}")
     tokenizer_name, eos_ids = settings["tokenizer"], settings["eos_ids"]
-    tokenizer_name = _tokenizer_in(file.parent, tokenizer_name, str(path))
-    head = _head_of(settings, str(path))
+    tokenizer_name = workdir.tokenizer_in(file.parent, tokenizer_name, str(path))
+    head = workdir.head_of(settings, str(path))
   elif file.suffix in tensor_files.PICKLES and tensor_files.is_pickle(file):
     raise tensor_files.refuse_pickle(file)
   else:
@@ -341,75 +339,3 @@ def check_vocabulary(
       f"{where} has {lm.config.vocab_size} embedding rows but tokenizer {tokenizer_name} has "
       f"{tokenizer.vocab_size} tokens: name the tokenizer the checkpoint was trained with"
     )
-
-
-def _read_workdir(
-  folder: pathlib.Path,
-) -> tuple[TransformerConfig, HeadConfig | None, Any, str, Sequence[int], dict[str, Any]]:
-  """Configuration, causal blocks, parameters, tokenizer name, eos ids, decoding of a workdir.
-
-  The newest parameters, or those of one step where `folder` is `WORKDIR/checkpoints/STEP`.
-  """
-  from sbdjax.train import checkpoints  # here: importing orbax takes a second
-
-  step = None
-  if folder.parent.name == "checkpoints" and folder.name.isdigit():
-    folder, step = folder.parent.parent, int(folder.name)
-  file = folder / "config.json"
-  not_one = lambda problem: CheckpointError(f"{folder} is no training workdir: {problem}")
-  settings = foreign.read_json(file, error=not_one)
-  resolved = foreign.check(settings.get("resolved"), _Record, f"{file}: resolved")
-  try:
-    config = from_record(resolved.get("model"))
-    how = resolved.get("generation", {})
-    GenerationDefaults((), None, **how)
-  except (TypeError, SbdjaxError) as e:
-    raise CheckpointError(f"{file} does not describe a model this version knows: {e}") from e
-  head = _head_of(resolved, str(file))
-  tokenizer = _tokenizer_in(folder, resolved["tokenizer"], str(file))
-  params = checkpoints.load_params(folder, step)
-  return config, head, params, tokenizer, resolved["eos_ids"], how
-
-
-class _Needed(TypedDict):
-  tokenizer: str
-  eos_ids: list[int]
-
-
-class _Record(_Needed, total=False):
-  """What a checkpoint of this package records beside its parameters."""
-
-  model: dict[str, Any]
-  head: dict[str, Any]
-  generation: dict[str, Any]
-
-
-def _head_of(record: Mapping[str, Any], where: str) -> HeadConfig | None:
-  """The causal blocks of a record, where it has any."""
-  if "head" not in record:
-    return None
-  try:
-    return to_dataclass(HeadConfig, record["head"], "head")
-  except UsageError as e:
-    raise CheckpointError(f"{where} does not describe a model this version knows: {e}") from e
-
-
-def _tokenizer_in(folder: pathlib.Path, name: str, where: str) -> str:
-  """What `load_tokenizer` reads for the tokenizer that a record in `folder` names.
-
-  That is a built-in one, or files in the folder; those in its `tokenizer` folder come first, so that
-  a folder made elsewhere can be mended.
-
-  Raises:
-    CheckpointError: it lies elsewhere.
-  """
-  if name in tokenizers.BUILTIN:
-    return name
-  own = folder / tokenizers.FOLDER
-  if own.is_dir():
-    return str(foreign.contained(folder, own))
-  try:
-    found = foreign.inside(folder, name, f"{where}: tokenizer")
-  except CheckpointError as e:
-    raise CheckpointError(f"{e}; where you trust that file, copy it into {own}") from e
-  return str(found)

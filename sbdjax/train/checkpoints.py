@@ -5,12 +5,11 @@
                                 /inventory.json   size and CRC-32 of each file, to recognise damage
 
 A step directory appears under its final name only when all of it is on disk, so whatever has a
-number for a name is whole, unless someone cut it afterwards. Nothing else imports Orbax.
+number for a name is whole, unless someone cut it afterwards. Only this and `step_files` import Orbax.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import logging
@@ -24,12 +23,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from sbdjax import remote
 from sbdjax.errors import CheckpointError, DamagedError, UsageError
-from sbdjax.train import inventory
+from sbdjax.train import inventory, step_files
 from sbdjax.train.state import TrainState, leaf_names
 
 FOLDER = "checkpoints"
@@ -78,13 +76,6 @@ def _silence_orbax() -> None:
       previous(unraisable)
 
   sys.unraisablehook = hook
-
-
-def _one_line(error: BaseException) -> str:
-  """The first line of a library's message, short enough for a terminal."""
-  lines = str(error).strip().splitlines()
-  text = " ".join(lines[0].split()) if lines else type(error).__name__
-  return text if len(text) <= 300 else text[:297] + "..."
 
 
 def _resolved(workdir: str | os.PathLike) -> Any:
@@ -215,7 +206,7 @@ class Checkpointer:
       self._manager = None
       self._remove_temporary()
       full = any(words in str(e).lower() for words in _NO_SPACE)
-      why = "no space left on the disk" if full else _one_line(e)
+      why = "no space left on the disk" if full else step_files.one_line(e)
       last = self.latest()
       kept = "nothing was saved before" if last is None else f"step {last} is saved and whole"
       todo = "free some space" if full else "mend that"
@@ -249,8 +240,8 @@ class Checkpointer:
 
   def _restore(self, abstract: TrainState, step: int) -> tuple[TrainState, Any]:
     folder = _find(self.root.parent, step)
-    _check_tree(folder, leaf_names(abstract))
-    return _read_state(folder, abstract), _read_position(folder)
+    step_files.check_tree(folder, leaf_names(abstract))
+    return step_files.read_state(folder, abstract), step_files.read_position(folder)
 
   def _set_aside(self, step: int) -> None:
     """Makes room for the checkpoint of this step that the run will write again."""
@@ -311,7 +302,7 @@ def _newest_readable(workdir: pathlib.Path, read: Callable[[int], T]) -> tuple[T
 
 def _load_params(workdir: pathlib.Path, step: int, ema: bool | None) -> dict[str, Any]:
   folder = _find(workdir, step)
-  stored = _read_tree(folder)
+  stored = step_files.read_tree(folder)
   ema = bool(stored.get("ema_params")) if ema is None else ema
   item = "ema_params" if ema else "params"
   tree = stored.get(item)
@@ -320,9 +311,11 @@ def _load_params(workdir: pathlib.Path, step: int, ema: bool | None) -> dict[str
     raise CheckpointError(f"{folder} holds no {wanted}: choose another checkpoint or ema=False")
   device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   abstract = jax.tree.map(
-    lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), tree, is_leaf=_is_leaf
+    lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device),
+    tree,
+    is_leaf=step_files.is_leaf,
   )
-  return _read_state(folder, {item: abstract})[item]
+  return step_files.read_state(folder, {item: abstract})[item]
 
 
 def _no_checkpoint(workdir: pathlib.Path) -> CheckpointError:
@@ -340,65 +333,3 @@ def _find(workdir: pathlib.Path, step: int) -> pathlib.Path:
   if not remote.is_remote(folder):
     inventory.verify(folder)
   return folder
-
-
-def _is_leaf(x: Any) -> bool:
-  return hasattr(x, "shape") and hasattr(x, "dtype")
-
-
-def _read_tree(folder: pathlib.Path) -> dict[str, Any]:
-  """Shapes and dtypes of the arrays in a checkpoint, nested as they were."""
-  try:
-    with ocp.StandardCheckpointer() as checkpointer:
-      return checkpointer.metadata(folder / "state").item_metadata.tree
-  except Exception as e:
-    raise DamagedError(f"{folder / 'state'} is no train state: {_one_line(e)}") from e
-
-
-def _check_tree(folder: pathlib.Path, expected: dict[str, Any]) -> None:
-  """Compares names, dtypes and shapes before anything is read, so that the error can name the array."""
-  stored = {
-    name: _describe(leaf) for name, leaf in leaf_names(_read_tree(folder)).items() if _is_leaf(leaf)
-  }
-  wanted = {name: _describe(leaf) for name, leaf in expected.items()}
-  advice = "use the configuration in its config.json, or another --workdir"
-  for name, array in wanted.items():
-    if name not in stored:
-      close = difflib.get_close_matches(name, stored.keys() - wanted.keys(), 1)
-      hint = f" (it has {close[0]})" if close else ""
-      raise CheckpointError(f"{folder} has no {name}, {array}{hint}: {advice}")
-    if stored[name] != array:
-      raise CheckpointError(
-        f"{folder} holds {name} as {stored[name]} where {array} was expected: {advice}"
-      )
-  extra = sorted(stored.keys() - wanted.keys())
-  if extra:
-    raise CheckpointError(
-      f"{folder} holds {extra[0]}, {stored[extra[0]]}, which was not expected: {advice}"
-    )
-
-
-def _describe(leaf: Any) -> str:
-  """Dtype and shape on disk, as `float32[2, 3]`; a typed PRNG key is stored as its words."""
-  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    leaf = jax.eval_shape(jax.random.key_data, leaf)
-  return f"{jnp.dtype(leaf.dtype).name}{list(leaf.shape)}"
-
-
-def _read_state(folder: pathlib.Path, abstract: Any) -> Any:
-  """Restores the arrays of `abstract`, which may be a part of what is stored."""
-  try:
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-      restore_args = ocp.checkpoint_utils.construct_restore_args(abstract)
-      args = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
-      return checkpointer.restore(folder / "state", args=args)
-  except Exception as e:
-    raise DamagedError(f"cannot read {folder / 'state'}: {_one_line(e)}") from e
-
-
-def _read_position(folder: pathlib.Path) -> Any:
-  try:
-    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
-      return checkpointer.restore(folder / "data")
-  except Exception as e:
-    raise DamagedError(f"{folder / 'data'} is no data position: {_one_line(e)}") from e

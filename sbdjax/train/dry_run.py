@@ -21,7 +21,7 @@ from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import Layout, ParallelConfig, make_layout
 from sbdjax.train.step import TrainStepConfig, make_train_step
 from sbdjax.train.step_bound import StepBound, product_flops, step_bound
-from sbdjax.train.trainer import TrainConfig
+from sbdjax.train.task import TrainConfig
 
 
 class Needs(NamedTuple):
@@ -154,7 +154,7 @@ def needs(
   """Builds the train step abstractly, compiles it for `devices`, and reads what it needs.
 
   Args:
-    lm, loss_fn: as of a `trainer.Task`.
+    lm, loss_fn: as of a `task.Task`.
     batch: shapes and dtypes of a global batch.
     optim, config, parallel: as for `trainer.train`.
     devices: those of a `topology.Target`; they need not be here.

@@ -22,8 +22,8 @@ from sbdjax.nn.sigma import HeadConfig
 from sbdjax.settings import Section, nearest, plain, to_dataclass
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig
+from sbdjax.train.task import TrainConfig
 from sbdjax.train.tracking.config import TrackingConfig
-from sbdjax.train.trainer import TrainConfig
 
 # Of an int32, and one more fits.
 _LARGEST = 2**31 - 2

@@ -1,15 +1,13 @@
-"""The training loop: updates, evaluation, checkpoints, resuming, and ending well."""
+"""A training run: prepared, resumed, led to its end, and ended well."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-import math
 import pathlib
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,130 +15,25 @@ from jax.experimental import multihost_utils
 
 from sbdjax import memory, remote, workdir_lock
 from sbdjax.errors import DivergedError, UsageError
-from sbdjax.losses.base import LossFn
-from sbdjax.train import banner
+from sbdjax.train import banner, run_records
 from sbdjax.train import metrics as metrics_lib
 from sbdjax.train import state as state_lib
 from sbdjax.train.atomic_files import replace_text
 from sbdjax.train.checkpoints import Checkpointer
-from sbdjax.train.environment import environment
+from sbdjax.train.loop import Compiled, run_updates
 from sbdjax.train.optim import OptimConfig, make_optimizer
-from sbdjax.train.pace import Pace
-from sbdjax.train.parallel import Layout, ParallelConfig, check_batch, make_layout
+from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout
 from sbdjax.train.profile import Profiler, Steps
-from sbdjax.train.progress import Progress, make_progress
+from sbdjax.train.progress import make_progress
 from sbdjax.train.state import TrainState
 from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
 from sbdjax.train.stop import StopSignals
+from sbdjax.train.task import Batches, Task, TrainConfig
 from sbdjax.train.tracking import registry
 from sbdjax.train.tracking.config import TrackingConfig
-from sbdjax.train.tracking.samples import Sampler, one_line
 from sbdjax.train.tracking.writer import Run
 
-DONE = "DONE"
 _TRACKING = TrackingConfig()
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainConfig:
-  """Length and rhythm of a run.
-
-  Attributes:
-    steps: updates.
-    batch_size: examples per update, over all devices and microbatches, which may not divide it: what
-      is missing is empty.
-    accumulation: microbatches an update is split into.
-    ema_decay: of the parameters' moving average; 0 switches it off.
-    seed: of initialisation, noise and data order.
-    log_every: updates a logged average is taken over.
-    eval_every: updates between evaluations; 0: none.
-    eval_batches: batches of an evaluation; 0: the whole split.
-    checkpoint_every: updates between checkpoints; 0: only one at the end.
-    max_to_keep: newest checkpoints kept.
-    keep_best: also keep the checkpoint with the lowest evaluation loss, among those made at a step
-      with an evaluation.
-  """
-
-  steps: int
-  batch_size: int
-  accumulation: int = 1
-  ema_decay: float = 0.0
-  seed: int = 0
-  log_every: int = 20
-  eval_every: int = 0
-  eval_batches: int = 16
-  checkpoint_every: int = 500
-  max_to_keep: int = 2
-  keep_best: bool = False
-
-  def __post_init__(self) -> None:
-    for name in ("steps", "batch_size", "log_every", "max_to_keep"):
-      if getattr(self, name) < 1:
-        raise UsageError(f"train.{name} must be at least 1, got {getattr(self, name)}")
-    for name in ("seed", "eval_every", "eval_batches", "checkpoint_every"):
-      if getattr(self, name) < 0:
-        raise UsageError(f"train.{name} must not be negative, got {getattr(self, name)}")
-    if self.accumulation > self.batch_size:
-      raise UsageError(
-        f"train.accumulation={self.accumulation} makes more microbatches than train.batch_size="
-        f"{self.batch_size} has examples: lower it"
-      )
-    if self.keep_best and not self.eval_every:
-      raise UsageError("train.keep_best needs evaluations: set train.eval_every")
-    TrainStepConfig(self.accumulation, self.ema_decay)
-
-
-class Batches(Protocol):
-  """Endless training batches with a position."""
-
-  def __next__(self) -> dict[str, Any]: ...
-
-  def get_state(self) -> Any: ...
-
-  def set_state(self, state: Any) -> None: ...
-
-
-class Task(NamedTuple):
-  """What is trained on what.
-
-  Attributes:
-    lm: the model; `lm.init` is used where `params` is None.
-    loss_fn: (lm, params, batch, key) -> (loss_sum, weight, metrics).
-    teacher: parameters that `loss_fn` is called with as well, see `Loss.distils`; or None.
-    batches: training batches.
-    eval_batches: iterated from the start at each evaluation, or None.
-    params: parameters to start from, or None.
-    eval_loss_fn: what evaluations measure, or None for `loss_fn`.
-    in_bits: {metric in nats a token: name} of metrics that are also written in bits; only where
-      tokens are characters.
-    sampler: decodes texts with the parameters of the moment, or None.
-  """
-
-  lm: Any
-  loss_fn: LossFn
-  batches: Batches
-  eval_batches: Iterable[dict[str, Any]] | None = None
-  params: Any = None
-  eval_loss_fn: LossFn | None = None
-  in_bits: Mapping[str, str] = {}
-  sampler: Sampler | None = None
-  teacher: Any = None
-
-
-class _Run(NamedTuple):
-  """The compiled parts of a run.
-
-  Attributes:
-    rows: of a batch, with those that only fill it up.
-  """
-
-  rows: int
-  layout: Layout
-  make: Callable[[], TrainState]
-  abstract: TrainState
-  train_step: Callable
-  eval_step: Callable
-  eval_key: jax.Array
 
 
 def train(
@@ -201,7 +94,7 @@ def train(
     start = int(state.step)
     primary = jax.process_index() == 0
     finished = start == config.steps
-    changes = _write_records(workdir, record, beside, finished) if primary else []
+    changes = run_records.write(workdir, record, beside, finished) if primary else []
     progress = make_progress(config.steps, start, silent=not primary)
     stack.callback(progress.close)
     for line in _opening(run, config, workdir, start, about, changes):
@@ -215,14 +108,14 @@ def train(
     stack.callback(profiler.close)
     stop = stack.enter_context(StopSignals())
     try:
-      state = _loop(run, state, task, config, checkpointer, writer, progress, profiler, stop)
+      state = run_updates(run, state, task, config, checkpointer, writer, progress, profiler, stop)
     except DivergedError as e:
       checkpointer.close()
       raise DivergedError(f"{e}; {_kept(checkpointer)}") from None
     checkpointer.close()
     reached = int(state.step)
     if reached == config.steps and primary:
-      replace_text(workdir / DONE, json.dumps({"step": reached}) + "\n")
+      replace_text(workdir / run_records.DONE, json.dumps({"step": reached}) + "\n")
     if stop.received is not None and reached < config.steps:
       progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
       if stop.received == signal.SIGINT:
@@ -230,7 +123,9 @@ def train(
   return state
 
 
-def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: ParallelConfig) -> _Run:
+def _prepare(
+  task: Task, optim: OptimConfig, config: TrainConfig, parallel: ParallelConfig
+) -> Compiled:
   """Checks that everything fits together, without touching the disk or the batches' position."""
   layout = make_layout(parallel)
   position = task.batches.get_state()
@@ -253,7 +148,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
   step_config = TrainStepConfig(config.accumulation, config.ema_decay)
   train_step = make_train_step(task.lm, task.loss_fn, optimizer, step_config)
   eval_step = make_eval_step(task.lm, task.eval_loss_fn or task.loss_fn)
-  run = _Run(
+  run = Compiled(
     rows=rows,
     layout=layout,
     make=lambda: jax.jit(make, out_shardings=placed)(_movable(task.params), _movable(task.teacher)),
@@ -269,7 +164,7 @@ def _prepare(task: Task, optim: OptimConfig, config: TrainConfig, parallel: Para
 
 
 def _opening(
-  run: _Run,
+  run: Compiled,
   config: TrainConfig,
   workdir: Any,
   start: int,
@@ -318,7 +213,7 @@ def _state_bytes(abstract: TrainState) -> int:
 
 
 def _start(
-  run: _Run, batches: Batches, config: TrainConfig, checkpointer: Checkpointer
+  run: Compiled, batches: Batches, config: TrainConfig, checkpointer: Checkpointer
 ) -> TrainState:
   """The newest checkpoint with its data position, or a new state."""
   latest = _of_first(checkpointer.latest())
@@ -342,120 +237,7 @@ def _of_first(step: int | None) -> int | None:
   return None if found < 0 else int(found)
 
 
-def _loop(
-  run: _Run,
-  state: TrainState,
-  task: Task,
-  config: TrainConfig,
-  checkpointer: Checkpointer,
-  writer: metrics_lib.MetricsWriter | None,
-  progress: Progress,
-  profiler: Profiler,
-  stop: StopSignals,
-) -> TrainState:
-  """Updates until the end or a signal; the last state is saved."""
-
-  def write(step: int, prefix: str, values: dict[str, float]) -> None:
-    if writer:
-      writer.write(step, {f"{prefix}/{name}": value for name, value in values.items()})
-
-  def in_bits(values: dict[str, float]) -> dict[str, float]:
-    found = {name: values[nats] for nats, name in task.in_bits.items() if nats in values}
-    return values | {name: nats / math.log(2) for name, nats in found.items()}
-
-  def log(step: int, values: dict[str, float]) -> None:
-    values = in_bits(values)
-    write(step, "train", values)
-    progress.update(step, values)
-
-  def evaluate(step: int, state: TrainState, batches: Iterable[dict[str, Any]]) -> float | None:
-    """Evaluates the parameters and their moving average; returns the loss of the last of them."""
-    versions = {"eval": state.params, "eval_ema": state.ema_params}
-    score = None
-    for prefix, params in versions.items():
-      if params is not None:
-        placed = map(run.layout.place, batches)
-        values = in_bits(metrics_lib.evaluate(run.eval_step, params, placed, run.eval_key))
-        write(step, prefix, values)
-        progress.note(f"step {step}  {prefix} loss {values['loss']:.4f}")
-        score = values["loss"]
-    return score
-
-  def sample(step: int, state: TrainState, sampler: Sampler) -> None:
-    """Decodes with the moving average, where there is one."""
-    samples = sampler(step, state.params if state.ema_params is None else state.ema_params)
-    if writer:
-      for one in samples:
-        writer.sample(step, one)
-    progress.note(f"step {step}  sample {one_line(samples)}")
-
-  meter = metrics_lib.TrainingMeter(config.log_every, config.steps, log)
-  pace = Pace(int(state.step), config.steps, progress.note)
-  for step in range(int(state.step) + 1, config.steps + 1):
-    with profiler.step(step):
-      with meter.waiting():
-        batch = run.layout.place(next(task.batches))
-      state, metrics = run.train_step(state, batch)
-    if trace := profiler.done(step, state):
-      progress.note(f"trace: {trace} (tensorboard --logdir, with the package xprof)")
-    meter.push(step, metrics)
-    progress.update(step)
-    pace.update(step)
-    checkpointer.check()
-    ending = stop.at(step) or step == config.steps
-    score = None
-    batches = task.eval_batches
-    if batches is not None and config.eval_every and step % config.eval_every == 0:
-      with meter.paused():
-        score = evaluate(step, state, batches)
-    if task.sampler is not None and (step % task.sampler.every == 0 or step == config.steps):
-      with meter.paused():
-        sample(step, state, task.sampler)
-    if ending or (config.checkpoint_every and step % config.checkpoint_every == 0):
-      with meter.paused():  # which also waits for this step's loss to be known finite
-        if writer:
-          writer.flush()  # lines up to the checkpoint are never written again
-        checkpointer.save(state, task.batches.get_state(), score=score)
-    if ending:
-      break
-  return state
-
-
 def _kept(checkpointer: Checkpointer) -> str:
   last = checkpointer.latest()
   kept = "no checkpoint was saved" if last is None else f"{checkpointer.root / str(last)} is kept"
   return f"{kept}; lower optim.learning_rate or train.seed another run"
-
-
-def _write_records(
-  workdir: pathlib.Path, record: dict[str, Any], beside: Callable[[pathlib.Path], Any], done: bool
-) -> list[str]:
-  """Writes what the run is; returns what differs from what an earlier start wrote."""
-  path, environment_path = workdir / "config.json", workdir / "env.json"
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    if not done:
-      (workdir / DONE).unlink(missing_ok=True)
-    before, around_before = _read(path), _read(environment_path)
-    around = environment()
-    beside(workdir)
-    replace_text(path, json.dumps(record, indent=2) + "\n")
-    replace_text(environment_path, json.dumps(around, indent=2) + "\n")
-  except PermissionError as e:
-    raise UsageError(f"cannot write to --workdir={workdir}: {e.strerror}") from e
-  flat = lambda values: {
-    name.replace("/", "."): leaf
-    for name, leaf in state_lib.leaf_names(json.loads(json.dumps(values))).items()
-  }
-  settings = banner.changes(flat(before), flat(record))
-  pair = (flat(banner.of_interest(each)) for each in (around_before, around))
-  return settings + banner.changes(*pair)
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-  """A record of an earlier start; empty where there is none."""
-  try:
-    found = json.loads(path.read_text())
-  except (OSError, ValueError):
-    return {}
-  return found if isinstance(found, dict) else {}

@@ -13,7 +13,7 @@ from sbdjax import presets
 from sbdjax.cli import flags
 from sbdjax.cli import sweep as verb
 from sbdjax.cli.common import load_config
-from sbdjax.evals import paired, sweep
+from sbdjax.evals import paired, sweep, sweep_points
 from tests.cli import checkpoints
 
 CONFIG = """
@@ -167,7 +167,7 @@ def test_goes_on_after_a_torn_line(finished, config, tmp_path, monkeypatch):
   after = (tmp_path / "points.jsonl").read_bytes().splitlines(keepends=True)
   assert after[:2] == before[:2] and len(after) == 3
   old, new = json.loads(before[2]), json.loads(after[2])
-  assert sweep.key_of(new["settings"]) == sweep.key_of(old["settings"])
+  assert sweep_points.key_of(new["settings"]) == sweep_points.key_of(old["settings"])
   assert new["each"] == old["each"]
 
 
@@ -237,8 +237,8 @@ def shipped():
 @pytest.mark.parametrize("flag", list(shipped()))
 def test_every_point_of_a_shipped_sweep_has_settings_with_an_effect(flag, capsys):
   config, grid = load_config(flag, {}, verb.schema), verb.read_grid(flag)
-  built = [sweep.make_point(config, entry, flags.note) for entry in grid]
-  assert len({sweep.key_of(p.settings(0)) for p in built}) == len(grid) > 5
+  built = [sweep_points.make_point(config, entry, flags.note) for entry in grid]
+  assert len({sweep_points.key_of(p.settings(0)) for p in built}) == len(grid) > 5
   assert capsys.readouterr().err == ""  # the names of today
 
 
@@ -246,7 +246,7 @@ def test_the_shipped_config_spans_the_bounds_of_the_quickstart():
   from sbdjax.presets import stories_sbd_sweep
 
   base = stories_sbd_sweep.get_config()
-  points = [sweep.make_point(base, entry) for entry in stories_sbd_sweep.get_sweep()]
+  points = [sweep_points.make_point(base, entry) for entry in stories_sbd_sweep.get_sweep()]
   assert [p.decoding.name for p in points] == ["ar", "ar"] + ["sbd"] * 7 + ["sbd_verified"] * 3
   gammas = [p.decoding.method.rule.gamma for p in points[2:9]]
   np.testing.assert_allclose(gammas, [0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5])
@@ -257,7 +257,7 @@ def test_the_shipped_config_spans_the_bounds_of_the_quickstart():
 @pytest.mark.parametrize("flag", list(shipped()))
 def test_what_is_published_is_measured_on_many_prompts_that_nothing_was_chosen_on(flag):
   config, grid = load_config(flag, {}, verb.schema), verb.read_grid(flag)
-  for point in (sweep.make_point(config, overrides) for overrides in grid):
+  for point in (sweep_points.make_point(config, overrides) for overrides in grid):
     if "search" in flag:
       assert point.sweep.split == "validation"
     else:

@@ -4,7 +4,7 @@ import pytest
 
 from sbdjax.decode import AR
 from sbdjax.errors import UsageError
-from sbdjax.evals import sweep
+from sbdjax.evals import sweep_points
 
 
 def test_other_settings_or_weights_are_other_points():
@@ -24,14 +24,14 @@ def test_other_settings_or_weights_are_other_points():
     ({"data.separator": "|"}, 1),
     ({"decoder.name": "ar"}, 1),
   ]:
-    keys.add(sweep.key_of(sweep.make_point(base, overrides).settings(crc)))
+    keys.add(sweep_points.key_of(sweep_points.make_point(base, overrides).settings(crc)))
   assert len(keys) == 8
   # A name is only a name, and timing changes no text.
   for overrides in ({"sweep.label": "b"}, {"sweep.repeats": 0}, {"sweep.timed_prompts": 1}):
-    assert sweep.key_of(sweep.make_point(base, overrides).settings(1)) in keys
+    assert sweep_points.key_of(sweep_points.make_point(base, overrides).settings(1)) in keys
   # gamma does not matter to AR, so it does not make another point of it.
   same = [
-    sweep.make_point(base | {"decoder": {"name": "ar", "gamma": g}}, {}).settings(1)
+    sweep_points.make_point(base | {"decoder": {"name": "ar", "gamma": g}}, {}).settings(1)
     for g in (0.1, 0.2)
   ]
   assert same[0] == same[1]
@@ -39,30 +39,30 @@ def test_other_settings_or_weights_are_other_points():
 
 def test_the_base_may_say_what_an_entry_does_not_use_but_not_what_does_not_exist():
   base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd", "gamma": 0.5}}
-  assert sweep.make_point(base, {"decoder.name": "ar"}).decoding.method == AR()
+  assert sweep_points.make_point(base, {"decoder.name": "ar"}).decoding.method == AR()
   base["decoder"]["gama"] = 0.5
   with pytest.raises(UsageError, match="unknown field decoder.gama"):
-    sweep.make_point(base, {"decoder.name": "ar"})
+    sweep_points.make_point(base, {"decoder.name": "ar"})
 
 
 def test_flags_must_have_an_effect_on_some_point():
   base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd", "gamma": 0.5, "tau": 0.5}}
   grid = [{"decoder.name": "ar"}, {"decoder.gamma": 0.1}]
-  sweep.check_used(base, grid, ["gamma", "name"])
+  sweep_points.check_used(base, grid, ["gamma", "name"])
   with pytest.raises(UsageError, match="decoder.tau has no effect here: with decoder.name=ar"):
-    sweep.check_used(base, grid, ["gamma", "tau"])
+    sweep_points.check_used(base, grid, ["gamma", "tau"])
 
 
 def test_old_names_of_the_base_give_way_to_the_entry():
   base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "jacobi", "guess": "text"}}
   notes = []
-  point = sweep.make_point(base, {"decoder.draft_init": "vocabulary"}, notes.append)
+  point = sweep_points.make_point(base, {"decoder.draft_init": "vocabulary"}, notes.append)
   assert point.decoding.flat()["draft_init"] == "vocabulary" and len(notes) == 1
   old = point.settings(1)
   old["decoder"]["guess"] = old["decoder"].pop("draft_init")
-  assert sweep.key_of(old) == sweep.key_of(point.settings(1))
+  assert sweep_points.key_of(old) == sweep_points.key_of(point.settings(1))
   base["decoder"] = {"name": "jacobi", "draft_init": "text"}
-  point = sweep.make_point(base, {"decoder.guess": "vocabulary"})
+  point = sweep_points.make_point(base, {"decoder.guess": "vocabulary"})
   assert point.decoding.flat()["draft_init"] == "vocabulary"
 
 
@@ -82,13 +82,15 @@ def test_old_names_of_the_base_give_way_to_the_entry():
 def test_bad_entries_of_the_grid(overrides, message):
   base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd"}, "data": {}}
   with pytest.raises(UsageError, match=message):
-    sweep.make_point(base, overrides)
+    sweep_points.make_point(base, overrides)
 
 
 def test_records_of_before_there_was_a_lookup_count():
   base = {"sweep": {"checkpoint": "x"}, "decoder": {"name": "sbd_verified"}}
-  old = sweep.make_point(base, {}).settings(1)
+  old = sweep_points.make_point(base, {}).settings(1)
   assert old["decoder"].pop("lookup") == "none"
-  assert sweep.key_of(old) == sweep.key_of(sweep.make_point(base, {}).settings(1))
-  found = sweep.make_point(base, {"decoder.lookup": "text"}).settings(1)
-  assert sweep.key_of(old) != sweep.key_of(found)
+  assert sweep_points.key_of(old) == sweep_points.key_of(
+    sweep_points.make_point(base, {}).settings(1)
+  )
+  found = sweep_points.make_point(base, {"decoder.lookup": "text"}).settings(1)
+  assert sweep_points.key_of(old) != sweep_points.key_of(found)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sbdjax.train import checkpoints
+from sbdjax.train import checkpoints, step_files
 from sbdjax.train.state import leaf_names
 
 
@@ -20,11 +20,11 @@ def main(workdir: pathlib.Path) -> None:
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   abstract = jax.tree.map(
     lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device),
-    checkpoints._read_tree(folder),
-    is_leaf=checkpoints._is_leaf,
+    step_files.read_tree(folder),
+    is_leaf=step_files.is_leaf,
   )
-  found = hashlib.sha256(repr(checkpoints._read_position(folder)).encode())
-  for name, leaf in leaf_names(checkpoints._read_state(folder, abstract)).items():
+  found = hashlib.sha256(repr(step_files.read_position(folder)).encode())
+  for name, leaf in leaf_names(step_files.read_state(folder, abstract)).items():
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
       leaf = jax.random.key_data(leaf)
     values = np.asarray(leaf)

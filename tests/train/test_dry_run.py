@@ -14,7 +14,7 @@ from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.train import dry_run, topology
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig
-from sbdjax.train.trainer import TrainConfig
+from sbdjax.train.task import TrainConfig
 
 V, D, N, F = 31, 16, 2, 24
 LM = make_lm(

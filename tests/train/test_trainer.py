@@ -18,7 +18,8 @@ from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig
 from sbdjax.train.profile import Steps
 from sbdjax.train.state import leaf_names
-from sbdjax.train.trainer import Task, TrainConfig, train
+from sbdjax.train.task import Task, TrainConfig
+from sbdjax.train.trainer import train
 from tests.train import toy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -1,0 +1,156 @@
+"""The model of a run: its shape, the parameters it starts from, and what is frozen of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+
+from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.errors import UsageError
+from sbdjax.interop import adapter_file
+from sbdjax.interop.mask_token import add_mask_token
+from sbdjax.interop.pretrained import STORED, Pretrained, check_params, load_pretrained, stored
+from sbdjax.lm import LM, make_lm
+from sbdjax.nn import adapter
+from sbdjax.nn.config import TransformerConfig
+from sbdjax.settings import to_dataclass
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
+from sbdjax.train.settings import Settings
+
+
+class Model(NamedTuple):
+  """A model before training.
+
+  Attributes:
+    lm: the model.
+    params: its starting parameters, or None for random ones.
+    eos_ids: tokens that end a text.
+    teacher: the parameters that its loss learns from, or None.
+  """
+
+  lm: LM | SigmaLM
+  params: Any
+  eos_ids: list[int]
+  teacher: Any = None
+
+
+def build_model(settings: Settings, tokenizer: Tokenizer) -> Model:
+  """The model of the settings and what it starts from.
+
+  Raises:
+    UsageError, CheckpointError: the checkpoint, the model section and the tokenizer do not fit.
+  """
+  init, data = settings.init, settings.data
+  if not init.checkpoint:
+    if settings.loss.distils:
+      raise UsageError(
+        f"loss.name={settings.loss_name} learns from the model that training starts from: name it in "
+        "init.checkpoint, and another teacher in init.teacher"
+      )
+    if init.mask_token or init.adapter:
+      raise UsageError(
+        "init.mask_token and init.adapter extend a checkpoint: without one, set model.mask_id"
+      )
+    lm = make_model(settings, settings.model)
+    # Where documents follow one another unseparated, the next bos is the end mark of the last.
+    bos = tokenizer.bos_id if data.add_bos and not data.separate_documents else None
+    return Model(lm, None, sorted({i for i in (bos, tokenizer.eos_id) if i is not None}))
+  pretrained, params, fields = _open(settings)
+  lm = make_model(settings, fields)
+  if lm.config.adapter is not None and pretrained.lm.config.adapter is None:
+    assert isinstance(lm, LM)  # as the others have none
+    params = adapter_file.fresh(lm, params, jax.random.key(settings.train.seed))
+  opened_head = isinstance(pretrained.lm, SigmaLM)
+  if isinstance(lm, SigmaLM) and not opened_head:
+    params = _with_head(lm, params, settings.train.seed)
+  elif opened_head and not isinstance(lm, SigmaLM):
+    params = params["trunk"]  # which is a masked-diffusion model
+  check_params(lm, params, init.checkpoint)
+  own = pretrained.tokenizer
+  if own is not None and own.vocab_size != tokenizer.vocab_size:
+    raise UsageError(
+      f"data.tokenizer={data.tokenizer!r} has {tokenizer.vocab_size} tokens but checkpoint "
+      f"{init.checkpoint} was trained with {own.vocab_size}: name its tokenizer"
+    )
+  teacher = _teacher(settings, lm, params) if settings.loss.distils else None
+  return Model(lm, params, list(pretrained.generation.eos_ids), teacher)
+
+
+def _teacher(settings: Settings, lm: LM | SigmaLM, params: Any) -> Any:
+  """The parameters of `init.teacher`, without one `params`.
+
+  Raises:
+    UsageError, CheckpointError: it cannot be opened, or is not of this model.
+  """
+  init = settings.init
+  if not init.teacher:
+    return params
+  _, params, _ = _open(
+    settings._replace(init=dataclasses.replace(init, checkpoint=init.teacher, adapter=""))
+  )
+  check_params(lm, params, init.teacher)
+  return params
+
+
+def _open(settings: Settings) -> tuple[Pretrained, Any, dict[str, Any]]:
+  """The checkpoint that a run starts from, its parameters, and the fields of the model trained."""
+  init = settings.init
+  opened = load_pretrained(init.checkpoint, dtype=STORED, adapter=init.adapter or None)
+  config, params = opened.lm.config, opened.params
+  if init.mask_token:
+    config, params = add_mask_token(config, params)
+  own = dataclasses.asdict(config)
+  given = dict(settings.model)
+  if own["adapter"] and isinstance(given.get("adapter"), dict):
+    given["adapter"] = {**own["adapter"], **given["adapter"]}
+  fields = {**own, **given}
+  if fields["param_dtype"] != config.param_dtype:  # of a checkpoint in half precision, say
+    params = stored(dataclasses.replace(config, param_dtype=fields["param_dtype"]), params)
+  return opened, params, fields
+
+
+def for_adapter(settings: Settings, lm: LM | SigmaLM) -> Settings:
+  """The settings with which `lm` is trained: where it has an adapter, its base is frozen.
+
+  `optim.frozen` freezes more then.
+
+  Raises:
+    UsageError: the loss sends no gradient to the adapter.
+  """
+  if lm.config.adapter is None:
+    return settings
+  if not settings.loss.trains_adapter:
+    raise UsageError(
+      f"loss.name={settings.loss_name} has no open blocks, on which alone an adapter acts: set "
+      "loss.name=sbd, or leave out model.adapter"
+    )
+  optim = settings.optim
+  frozen = f"{adapter.BASE}|{optim.frozen}" if optim.frozen else adapter.BASE
+  return settings._replace(optim=dataclasses.replace(optim, frozen=frozen))
+
+
+def make_model(settings: Settings, fields: dict[str, Any]) -> LM | SigmaLM:
+  """The model of these fields of TransformerConfig, with causal blocks where the settings have them.
+
+  Raises:
+    UsageError: unknown fields, or values out of range.
+  """
+  config, how = to_dataclass(TransformerConfig, fields, "model"), settings.attention.backend
+  if settings.head is None:
+    return make_lm(config, how)
+  return make_sigma_lm(config, settings.head, how)
+
+
+def shape_only(settings: Settings) -> LM | SigmaLM:
+  """The model without parameters; a config that leaves its shape to a checkpoint has it opened."""
+  fields = settings.model
+  if "num_layers" not in fields and settings.init.checkpoint:
+    _, _, fields = _open(settings)
+  return make_model(settings, fields)
+
+
+def _with_head(lm: SigmaLM, trunk: Any, seed: int) -> dict[str, Any]:
+  """Parameters of which the causal blocks are new."""
+  return {"trunk": trunk, "head": jax.jit(lambda key: lm.init(key)["head"])(jax.random.key(seed))}
