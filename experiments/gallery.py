@@ -133,6 +133,12 @@ ALL = (
     "what its README says",
   ),
   Figure("one_task/one_task.png", "one_task/tables.py", "draw", ("points.jsonl",), _sh("one_task")),
+  Figure(
+    "one_task/front.png", "one_task/tables.py", "draw_front", ("points.jsonl",), _sh("one_task")
+  ),
+  Figure(
+    "one_task/rules.png", "one_task/tables.py", "draw_rules", ("points.jsonl",), _sh("one_task")
+  ),
   _losses("one_task", "losses", _sh("one_task")),
 )  # fmt: skip
 FIGURES = tuple(figure for figure in ALL if figure.is_recorded())

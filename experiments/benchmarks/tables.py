@@ -229,6 +229,18 @@ def throughput() -> str:
   return markdown.table(head, rows)
 
 
+def faster(checkpoint: str, method: str) -> float:
+  """Continuous decoding / padded batches, tokens/s, by a method of a model."""
+  rows = [
+    r
+    for line in lines("throughput_cpu.jsonl")
+    if line["checkpoint"] == checkpoint
+    for r in line["rows"]
+  ]
+  (found,) = [row for row in rows if row["settings"]["name"] == method]
+  return found["ratio"]
+
+
 def opening() -> float:
   """Peak memory of opening a checkpoint, above what was held before / bytes of its parameters."""
   (record,) = lines("loading_cpu.jsonl")

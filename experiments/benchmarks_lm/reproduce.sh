@@ -20,8 +20,8 @@ $PY $OUT/tables.py $OUT/smollm2_135m_wikitext.jsonl
 
 # Answers by AR and by lossless decoders: two idle cores, about half an hour.
 ADAPTER=sbdjax/assets/smollm2_135m_sbd_adapter.safetensors
-for task in "gsm8k_cot_llama --num_fewshot=0" "ifeval --max_tokens=256"; do
+for task in "gsm8k_cot_llama --num_fewshot=0 --limit=60" "ifeval --max_tokens=256 --limit=40"; do
   # shellcheck disable=SC2086
-  $PY $OUT/answers.py --task=$task --chat --adapter=$ADAPTER --dtype=float32 --data="$DATA" --limit=60 \
+  $PY $OUT/answers.py --task=$task --chat --adapter=$ADAPTER --dtype=float32 --data="$DATA" \
     --raw=runs/${task%% *}.jsonl --out=$OUT/answers.jsonl
 done

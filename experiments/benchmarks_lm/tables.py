@@ -124,6 +124,13 @@ def in_short() -> str:
   )
 
 
+def faster(task: str, method: str) -> tuple[float, ...]:
+  """(times AR's tokens/s, low, high) of a decoder's answers to a benchmark."""
+  records = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
+  (found,) = [r for r in records if (r["task"], r["method"]) == (task, method)]
+  return tuple(found["speedup"])
+
+
 def answers() -> str:
   """AR and lossless decoders on benchmarks whose answers are texts, until the answers end."""
   records = [json.loads(line) for line in ANSWERS.read_text().splitlines()]

@@ -115,7 +115,7 @@ def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[
 
   `nfe` is without the prompts' own forwards, `tpf` is tokens / nfe, `tokens_per_second` the median
   over passes of the loops alone, `text_crc32` is equal for equal token ids, `errors` says what kind of tokens are wrong (`evals.reveal_order`),
-  `each` holds a list a field over the exercises, in order.
+  `each` holds a list a field over the exercises, in order; its `seconds` have the prompt's forward as well.
   """
   tokenizer, results = model.need_tokenizer(), passes[0].results
   correct = exact_match.score(tokenizer, asked, results)
@@ -145,7 +145,7 @@ def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[
       "correct": [int(right) for right in correct],
       "tokens": [r.valid for r in results],
       "nfe": [r.nfe for r in results],
-      "decode_seconds": [r.seconds for r in results],
+      "seconds": [r.seconds for r in results],
     },
     "texts": [
       {

@@ -18,11 +18,5 @@ $PY experiments/curves.py NTP=$RUNS/ntp SBD=$RUNS/sbd "SBD w/o NTP term=$RUNS/sb
   --out=$OUT/losses.png --record=$OUT/losses.jsonl
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl
 $PY $OUT/tables.py --points=$OUT/points.jsonl --out=$OUT
-
-# Jacobi trajectories before and after forcing (Jacobi Forcing, Figure 4).
-$PY -m sbdjax trajectories --config=preset:stories_exercises:jacobi --workdir=$RUNS/forced \
-  --config.collect.checkpoint=$RUNS/jacobi/round1 --config.collect.limit=512
-for when in jacobi/round1/trajectories=before forced=after; do
-  $PY experiments/jacobi_stories260k/trajectory.py --trajectories=$RUNS/${when%=*} \
-    --out=$OUT/trajectory_${when#*=}
-done
+$PY experiments/gallery.py one_task/front.png one_task/rules.png
+$PY experiments/tables.py --write

@@ -11,13 +11,15 @@ more than two points of accuracy below the AR decoding of the same model.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sbdjax import figures
+from sbdjax import bootstrap, figures
+from sbdjax.bootstrap import Interval
 from sbdjax.data.files import write_atomically
 from sbdjax.evals import wording
 from sbdjax.report import rows, tables
@@ -28,6 +30,7 @@ from sbdjax.report.tables import Table
 
 HERE = pathlib.Path(__file__).resolve().parent
 ALLOWED = 0.02  # of accuracy below AR
+WITH_AR = {"SBD without the NTP term": "SBD"}
 # They promise the text of another decoding: `reproduced`.
 LOSSLESS = ("sbd_verified", "jacobi", "jacobi_window", "jacobi_multiblock", "freedave")
 
@@ -40,9 +43,20 @@ def groups(points: Sequence[Point]) -> dict[str, list[Point]]:
   return found
 
 
-def references(points: Sequence[Point]) -> dict[str, Value]:
-  """Model -> accuracy of its AR decoding."""
-  return {p.label: p.values["accuracy"] for p in points if p.decoder["name"] == "ar"}
+def reference(points: Sequence[Point], model: str) -> Value:
+  """Accuracy of the AR decoding of a model.
+
+  For block diffusion, which has none, its static decoding stands; for SBD without the next-token term,
+  which cannot answer so, SBD's.
+  """
+  of = WITH_AR.get(model, model)
+  of_model = {p.decoder["name"]: p for p in points if p.label == of and not drawn(p)}
+  return of_model["ar" if "ar" in of_model else "static"].values["accuracy"]
+
+
+def drawn(point: Point) -> bool:
+  """Whether its tokens are drawn, not chosen."""
+  return bool(point.decoder.get("temperature"))
 
 
 def reproduced(record: Record, records: Sequence[Record]) -> Record | None:
@@ -72,41 +86,105 @@ def texts_of(record: Record, records: Sequence[Record]) -> str:
   return f"those of {name}" if record["text_crc32"] == like["text_crc32"] else "NO"
 
 
+@functools.cache
 def recorded(file: str | pathlib.Path) -> tuple[list[Point], list[Record]]:
   """(points, records) of what measure.py wrote."""
   (found,) = collect([str(file)])
   return rows.points([File("Every point", found.records)]), found.records
 
 
+def one(model: str, name: str, **wanted: Any) -> Record:
+  """The record of a model's decoder with these settings; greedy where they do not say otherwise."""
+  wanted = {"temperature": 0.0} | wanted if name in ("static", "freedave") else wanted
+  (found,) = (
+    record
+    for record in recorded(HERE / "points.jsonl")[1]
+    if record["settings"]["model"]["label"] == model
+    and record["settings"]["decoder"]["name"] == name
+    and all(record["settings"]["decoder"].get(k) == v for k, v in wanted.items())
+  )
+  return found
+
+
+def right(model: str, name: str, **wanted: Any) -> float:
+  """Share of exact matches."""
+  return one(model, name, **wanted)["accuracy"]["value"]
+
+
+def tpf(model: str, name: str, **wanted: Any) -> float:
+  """Tokens per forward."""
+  return one(model, name, **wanted)["tpf"]
+
+
+def per_forward(record: Record) -> Interval:
+  """Tokens per forward, with a bootstrap interval over exercises."""
+  return bootstrap.ratio_of_sums(record["each"]["tokens"], record["each"]["nfe"])
+
+
+def speed(model: str, name: str, **wanted: Any) -> Interval:
+  """tokens/s / those of AR of the same model on the same exercises, prompts' forwards included.
+
+  Each was measured once, one after the other.
+  """
+  ours, ar = (record["each"] for record in (one(model, name, **wanted), one(model, "ar")))
+  columns = [each[key] for each in (ours, ar) for key in ("tokens", "seconds")]
+  return bootstrap.of_sums(columns, lambda a, s, b, u: a / s / (b / u))
+
+
+def speed_up(model: str, name: str, **wanted: Any) -> float:
+  """`speed` without its interval."""
+  return speed(model, name, **wanted).value
+
+
+def speed_bounds(model: str, name: str, **wanted: Any) -> tuple[float | None, ...]:
+  """The interval of `speed`."""
+  return speed(model, name, **wanted)[1:]
+
+
+def wrong(name: str, kind: str, **wanted: Any) -> float:
+  """Share of SBD's tokens that are `substituted`, `inserted` or `deleted`."""
+  errors = one("SBD", name, **wanted)["errors"]
+  by_left = errors["by_masked_left"].values()
+  count = errors[kind] if kind in errors else sum(v[kind] for v in by_left)
+  return count / sum(v["tokens"] for v in by_left)
+
+
+def wrong_at(name: str, masked_left: int, **wanted: Any) -> float:
+  """Share of wrong tokens among those that were revealed with so many masked ones to their left."""
+  found = one("SBD", name, **wanted)["errors"]["by_masked_left"][str(masked_left)]
+  return (found["substituted"] + found["inserted"]) / found["tokens"]
+
+
 def draw(path: pathlib.Path, points: Sequence[Point] | None = None) -> None:
   """A panel for each model, on the same axes; `points` None: those of this folder's record."""
   points = recorded(HERE / "points.jsonl")[0] if points is None else points
-  points = [p for p in points if not p.decoder.get("temperature")]
+  points = [p for p in points if not drawn(p)]
   models = list(dict.fromkeys(p.label for p in points))
-  down = -(-len(models) // 2)
-  most = max(len(groups([p for p in points if p.label == model])) for model in models)
-  ar = references(points)
-  with figures.drawing(path, figures.PAGE, (2.4 + 0.11 * most) * down) as figure:
-    axes = figure.subplots(down, 2, sharex=True, sharey=True, squeeze=False).ravel()
-    for panel, model in zip(axes, models, strict=False):
-      for n, (name, group) in enumerate(groups([p for p in points if p.label == model]).items()):
-        x = [p.values["tpf"].value for p in group]
-        y = [p.values["accuracy"] for p in group]
-        line = "-" if all(rows.moving(p.decoder) for p in group) and len(group) > 1 else ""
+  styles = {way: n for n, way in enumerate(dict.fromkeys(map(in_words, points)))}
+  down = -(-len(models) // 3)
+  with figures.drawing(path, figures.PAGE, 2.3 * down + 1.4) as figure:
+    panels = figure.subplots(down, 3, sharex=True, sharey=True, squeeze=False)
+    for panel, model in zip(panels.ravel(), models, strict=False):
+      for group in groups([p for p in points if p.label == model]).values():
+        group.sort(key=lambda p: p.values["tpf"].value)
+        way, y = in_words(group[0]), [p.values["accuracy"] for p in group]
+        n, curve = styles[way], len(group) > 1 and all(rows.moving(p.decoder) for p in group)
         panel.errorbar(
-          x, [v.value for v in y], yerr=figures.bars(y), label=in_words(name, group),
-          linestyle=line, elinewidth=0.6, marker=figures.MARKERS[n % len(figures.MARKERS)],
+          [p.values["tpf"].value for p in group], [v.value for v in y], yerr=figures.bars(y), label=way,
+          linestyle="-" if curve else "", elinewidth=0.6, markersize=3,
+          marker=figures.MARKERS[(n + n // len(figures.COLOURS)) % len(figures.MARKERS)],
           color=figures.COLOURS[n % len(figures.COLOURS)],
         )  # fmt: skip
-      if model in ar:
-        panel.axhline(ar[model].value, color=figures.GREY, linestyle="--", linewidth=0.8)
-      panel.set_title(model)
-      panel.tick_params(labelbottom=True)
-      panel.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
-    for panel in axes[len(models) :]:
+      level = reference(points, model).value
+      panel.axhline(level, color=figures.GREY, linestyle="--", linewidth=0.8)
+      panel.set_title(model, fontsize=8)
+    for panel in panels.ravel()[len(models) :]:
       panel.set_axis_off()
-    figure.supxlabel("tokens per forward (AR = 1)", fontsize=8)
-    figure.supylabel("exact match", fontsize=8)
+    for panel in panels[-1]:
+      panel.set_xlabel("tokens per forward")
+    for panel in panels[:, 0]:
+      panel.set_ylabel("exact match")
+    figures.legend_below(figure, 4)
 
 
 RULES = {  # panel: rules that are compared in it
@@ -114,6 +192,39 @@ RULES = {  # panel: rules that are compared in it
   "Factor and EB with the confidence": ("eb_confidence", "factor"),
   "EB and thresholds": ("eb_entropy", "confidence_threshold", "entropy_threshold"),
 }
+
+
+FRONT: dict[str, tuple[str, dict[str, Any]]] = {  # legend: (model, settings of its points)
+  "SBD: EB, entropy": ("SBD", {"name": "sbd", "rule": "eb_entropy", "block_size": 8}),
+  "SBD: Factor": ("SBD", {"name": "sbd", "rule": "factor"}),
+  "SBD without the NTP term: EB, entropy": ("SBD without the NTP term", {"name": "sbd"}),
+  "block diffusion: threshold": ("block diffusion", {"name": "dynamic"}),
+  "SBD: verified": ("SBD", {"name": "sbd_verified"}),
+  "Jacobi Forcing: Jacobi": ("Jacobi Forcing, frozen teacher", {"name": "jacobi"}),
+  "block diffusion: FreeDave": ("block diffusion", {"name": "freedave", "threshold": None}),
+}
+
+
+def draw_front(path: pathlib.Path) -> None:
+  """The main ways of each method on one pair of axes."""
+  points = [p for p in recorded(HERE / "points.jsonl")[0] if not drawn(p)]
+  with figures.drawing(path, figures.PAGE, 3.6) as figure:
+    axes = figure.add_subplot()
+    for n, (label, (model, wanted)) in enumerate(FRONT.items()):
+      of_model = [p for p in points if p.label == model]
+      group = [p for p in of_model if all(p.decoder.get(k) == v for k, v in wanted.items())]
+      group.sort(key=lambda p: p.values["tpf"].value)
+      y = [p.values["accuracy"] for p in group]
+      lossless = wanted["name"] in LOSSLESS
+      axes.errorbar(
+        [p.values["tpf"].value for p in group], [v.value for v in y], yerr=figures.bars(y),
+        linestyle="" if lossless else "-", marker=figures.MARKERS[n], color=figures.COLOURS[n],
+        elinewidth=0.6, label=label,
+      )  # fmt: skip
+    level = reference(points, "SBD").value
+    axes.axhline(level, color=figures.GREY, linestyle="--", linewidth=0.8, label="AR of SBD")
+    axes.set(xlabel="tokens per forward (AR = 1)", ylabel="exact match")
+    figures.legend_below(figure, 3)
 
 
 def draw_rules(path: pathlib.Path) -> None:
@@ -142,15 +253,14 @@ def draw_rules(path: pathlib.Path) -> None:
     figures.legend_below(figure, 4)
 
 
-def in_words(name: str, group: Sequence[Point]) -> str:
-  """The legend of a series: method and rule in words, and the settings that tell it from others."""
-  decoder = group[0].decoder
-  extra = name.removeprefix(" ".join(str(decoder[k]) for k in ("name", "rule") if k in decoder))
-  settings = (text.partition("=") for text in extra.split())
-  words = [wording.RULES.get(decoder.get("rule", ""), "")]
-  words += [wording.setting(key, value or True) for key, _, value in settings]
-  words = [word for word in words if word]
-  return wording.method(decoder["name"]) + (f": {', '.join(words)}" if words else "")
+def in_words(point: Point) -> str:
+  """Method and rule of a point; its settings are other points of the same name."""
+  decoder = point.decoder
+  if decoder["name"] == "sbd_verified" and decoder.get("drafting") == "none":
+    return "prompt look-up"
+  over = " over threshold" if decoder["name"] == "freedave" and "threshold" in decoder else ""
+  rule = wording.RULES.get(decoder.get("rule", ""), "")
+  return wording.method(decoder["name"]) + over + (f": {rule}" if rule else "")
 
 
 def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
@@ -158,19 +268,17 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
 
   Block diffusion has no AR decoding of its own; there its static decoding stands for it.
   """
-  of = dict(references(points))
-  of |= {p.label: p.values["accuracy"] for p in points if p.decoder["name"] == "static"}
   kinds = list(records[0]["by_kind"])
   lines = []
   for name, group in groups(points).items():
-    least = of[group[0].label].value - ALLOWED
+    least = reference(points, group[0].label).value - ALLOWED
     good = [p for p in group if p.values["accuracy"].value >= least]
     chosen = max(good, key=lambda p: p.values["tpf"].value, default=None)
     if chosen is None:
       lines.append([name, "none", *[""] * (4 + len(kinds))])
       continue
     values, by_kind = chosen.values, records[chosen.record]["by_kind"]
-    shown = [tables.shown(values[key]) for key in ("tpf", "accuracy")]
+    shown = [per_forward(records[chosen.record]).shown(2), tables.shown(values["accuracy"])]
     shares = [f"{by_kind[kind]:.0%}" for kind in kinds]
     speed = tables.shown(values["tokens_per_second"])
     text = texts_of(records[chosen.record], records)
@@ -178,6 +286,21 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
   heads = ["series", "setting", "tokens per forward", "exact match", "tokens/s", "texts", *kinds]
   title = f"Fastest setting of each within {ALLOWED:.0%} of accuracy of the same model's AR"
   return Table(title, heads, lines)
+
+
+def best() -> str:
+  """`fastest` of this folder's record, for the README."""
+  points, records = recorded(HERE / "points.jsonl")
+  return tables.markdown([fastest(points, records)]).split("\n", 2)[2].strip()
+
+
+def fewer() -> float:
+  """Static decoding's forwards / those of FreeDave with four drafts, eager."""
+  static = one("block diffusion", "static")
+  return (
+    static["nfe"]
+    / one("block diffusion", "freedave", draft_steps=4, eager=True, threshold=None)["nfe"]
+  )
 
 
 def errors(points: Sequence[Point], records: Sequence[Record]) -> Table:

@@ -52,7 +52,6 @@ class Needs(NamedTuple):
   params: int
   optimizer: int
   ema: int
-  teacher: int
   gradients: int
   logits: int
   state: int
@@ -68,6 +67,7 @@ class Needs(NamedTuple):
   unknown_loops: int = 0
   bound: StepBound | None = None
   buffers: tuple[Buffer, ...] = ()
+  teacher: int = 0
 
   @property
   def total(self) -> int:

@@ -22,6 +22,7 @@ from sbdjax.cli import batch_progress, chat, generate_file
 from sbdjax.decode import AR, Categorical, decode
 from sbdjax.decode.decoding import Decoding
 from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.share import Share
 from tests.cli import checkpoints, test_chat
 
 NOISE = ["--decoder.temperature=1.5", "--decoder.max_tokens=12"]
@@ -244,10 +245,12 @@ def test_flags_that_do_not_fit_are_one_line(
 
 
 def test_processes_of_a_distributed_runtime_take_their_shares(monkeypatch):
-  assert generate_file.share_of(None) == (0, 1) and generate_file.share_of("2/3") == (2, 3)
+  assert generate_file.share_of(None) == Share(0, 1) and generate_file.share_of("2/3") == Share(
+    2, 3
+  )
   monkeypatch.setattr(jax, "process_index", lambda: 1)
   monkeypatch.setattr(jax, "process_count", lambda: 4)
-  assert generate_file.share_of(None) == (1, 4)
+  assert generate_file.share_of(None) == Share(1, 4)
 
 
 def test_progress_without_a_terminal(monkeypatch, capsys):

@@ -70,7 +70,8 @@ def fake(label, decoder, accuracy, tpf):
   interval = {"value": accuracy, "low": accuracy - 0.05, "high": accuracy + 0.05}
   settings = {"model": {"label": label}, "decoder": {"max_tokens": 64, **decoder}}
   return {"settings": settings, "accuracy": interval, "tpf": tpf, "by_kind": kinds} | {
-    "tokens_per_second": 100.0, "prompts": 20, "errors": ERRORS
+    "tokens_per_second": 100.0, "prompts": 20, "errors": ERRORS,
+    "each": {"tokens": [3 * tpf, tpf], "nfe": [3, 1]},
   }  # fmt: skip
 
 
@@ -86,7 +87,10 @@ def test_the_fastest_that_is_as_good(tmp_path):
   assert [line[:2] for line in table.lines] == [
     ["ar", ""], ["sbd eb_entropy", "gamma=0.2"], ["jacobi", "none"]
   ]  # fmt: skip
-  assert table.lines[1][2:4] == ["1.8", "0.785 [0.735, 0.835]"] and table.lines[1][-1] == "78%"
+  assert (
+    table.lines[1][2:4] == ["1.80 [1.80, 1.80]", "0.785 [0.735, 0.835]"]
+    and table.lines[1][-1] == "78%"
+  )
   assert module.errors(points, records).lines[0] == [
     "ar", "", "10.0%", "6.0%", "5.0%", "10.0%", "", "25.0%", ""
   ]  # fmt: skip

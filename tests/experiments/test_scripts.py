@@ -16,17 +16,19 @@ from sbdjax.interop.settings import GenerationDefaults
 from tests import models
 from tests.experiments.test_ssmd import ROOT, script
 
-SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+# Those that import torch need an extra that is not installed for the tests.
+SCRIPTS = sorted(
+  path.relative_to(ROOT).as_posix()
+  for path in ROOT.rglob("*.py")
+  if "\nimport torch\n" not in path.read_text()
+)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_says_how_it_is_used(name):
-  text = (ROOT / name).read_text()
-  if "argparse" not in text:
+  if "argparse" not in (ROOT / name).read_text():
     pytest.skip("takes no flags")
-  if "\nimport torch\n" in text:
-    pytest.importorskip("torch")
   command = [sys.executable, str(ROOT / name), "--help"]
   done = subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True, timeout=300)
   assert done.returncode == 0 and done.stdout.startswith("usage:"), done.stderr
