@@ -1,11 +1,9 @@
 """Draws the attention of masked diffusion, of AR and of AR over an order (Figure 5), from the rules in use.
 
-python experiments/ssmd_text8/masks.py --out=experiments/ssmd_text8/masks.png
+python experiments/gallery.py ssmd_text8/masks.png
 """
 
-import argparse
 import pathlib
-import sys
 
 import numpy as np
 
@@ -41,14 +39,3 @@ def draw(path: pathlib.Path) -> None:
       seen, kind = seen_by_place(rule, order), np.ones(len(WORDS), int)
       mask_plot.panel(axes, seen, kind, (places, places), (WORDS, WORDS), title)
       axes.tick_params(axis="x", rotation=60)
-
-
-def main(argv: list[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--out", required=True, help="the PNG to write")
-  draw(pathlib.Path(parser.parse_args(argv).out))
-  return 0
-
-
-if __name__ == "__main__":
-  sys.exit(main())

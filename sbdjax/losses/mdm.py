@@ -127,15 +127,8 @@ def loss_on(
   settings: MDMLoss, lm: LM, params: Any, batch: Batch, order: Order
 ) -> tuple[jax.Array, jax.Array, Metrics]:
   """The loss of a given order; the other arguments and what is returned are those of `Loss`."""
-  tokens, masked, length_B = batch["tokens"], order.hidden_places(), text_length(batch)
-  mask_id = need_mask_token(lm.config, "the mdm loss needs one: set model.mask_id")
-  noisy = jnp.where(masked, mask_id, tokens)
-  hidden, _ = lm.apply(
-    params,
-    as_padding(noisy, length_B, lm.config.pad_id),
-    positions_BxT=batch["positions"],
-    mask=masks.Full(length_B),
-  )
+  tokens, masked = batch["tokens"], order.hidden_places()
+  hidden = hidden_of(lm, params, batch, masked, tokens)
   weights = batch["weights"] * masked
   logits_fn = lambda h: lm.logits(params, h)
   nll, correct = token_nll(logits_fn, hidden, tokens, weights, chunk=settings.chunk)
@@ -147,6 +140,26 @@ def loss_on(
   }
   loss = jnp.sum(nll_B * row_weights(settings.weighting, settings.schedule, order))
   return loss, total, metrics
+
+
+def hidden_of(
+  lm: LM, params: Any, batch: Batch, masked_BxL: jax.Array, tokens_BxL: jax.Array
+) -> jax.Array:
+  """Final hidden states [B, L, D] of the tokens, where those that are masked are not seen.
+
+  Raises:
+    UsageError: the model has no mask token.
+  """
+  length_B = text_length(batch)
+  mask_id = need_mask_token(lm.config, "masked diffusion needs one: set model.mask_id")
+  noisy_BxL = jnp.where(masked_BxL, mask_id, tokens_BxL)
+  hidden_BxLxD, _ = lm.apply(
+    params,
+    as_padding(noisy_BxL, length_B, lm.config.pad_id),
+    positions_BxT=batch["positions"],
+    mask=masks.Full(length_B),
+  )
+  return hidden_BxLxD
 
 
 def text_length(batch: Batch) -> jax.Array:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from sbdjax import corruption, masks
+from sbdjax import corruption
 from sbdjax.chunks import CHUNK, in_chunks
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
@@ -40,9 +40,7 @@ from sbdjax.losses.base import (
   check_teacher,
 )
 from sbdjax.losses.distillation import Divergence, divergence
-from sbdjax.losses.mdm import GENERATION, MDMLoss, text_length
-from sbdjax.nn.config import need_mask_token
-from sbdjax.nn.embedding import as_padding
+from sbdjax.losses.mdm import GENERATION, MDMLoss, hidden_of
 
 
 def _forward(student_nxV: jax.Array, teacher_nxV: jax.Array) -> Divergence:
@@ -109,7 +107,7 @@ class SDTTLoss(Loss):
     time_B, step_BxL = draw_times(self, batch, key)
     masked_BxL = step_BxL < time_B[:, None]
     target = teach(self, lm, teacher, batch, (time_B, step_BxL), key)
-    student = _hidden(lm, params, batch, masked_BxL, batch["tokens"])
+    student = hidden_of(lm, params, batch, masked_BxL, batch["tokens"])
     weights = batch["weights"] * masked_BxL
 
     def compare(student_nxD: jax.Array, teacher_nxD: jax.Array) -> Divergence:
@@ -176,7 +174,7 @@ def teach(
   tokens_BxL, masked_BxL = batch["tokens"], step_BxL < time_B[:, None]
   target_BxLxD = jnp.zeros(())
   for taken in range(settings.teacher_steps):
-    hidden_BxLxD = _hidden(lm, teacher, batch, masked_BxL, tokens_BxL)
+    hidden_BxLxD = hidden_of(lm, teacher, batch, masked_BxL, tokens_BxL)
     # Tokens that are masked still hear this step's word, until one that reveals them.
     target_BxLxD = jnp.where(masked_BxL[..., None], hidden_BxLxD, target_BxLxD)
     left_BxL = step_BxL < (time_B - taken - 1)[:, None]
@@ -207,19 +205,3 @@ def _draw(
     return jax.vmap(one)(seed_n, lm.logits(teacher, hidden_nxD)).astype(jnp.int32)
 
   return in_chunks(draw, settings.chunk, hidden_BxLxD, seed_BxL, needed_BxL=needed_BxL)
-
-
-def _hidden(
-  lm: LM, params: Any, batch: Batch, masked_BxL: jax.Array, tokens_BxL: jax.Array
-) -> jax.Array:
-  """Final hidden states [B, L, D] of the tokens, where those that are masked are not seen."""
-  length_B = text_length(batch)
-  mask_id = need_mask_token(lm.config, "the sdtt loss needs one: set model.mask_id")
-  noisy_BxL = jnp.where(masked_BxL, mask_id, tokens_BxL)
-  hidden_BxLxD, _ = lm.apply(
-    params,
-    as_padding(noisy_BxL, length_B, lm.config.pad_id),
-    positions_BxT=batch["positions"],
-    mask=masks.Full(length_B),
-  )
-  return hidden_BxLxD
