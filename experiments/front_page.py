@@ -37,7 +37,7 @@ benchmarks_lm = of("benchmarks_lm/tables")
 # EB decoding with bounds that pay, and verified decoding.
 _SHOWN = (0.0, 0.1, 0.2, 0.4, 0.8)
 _FRONT = {
-  ("SBD", "ar"), ("SBD", "sbd"), ("SBD", "sbd_verified"), ("SBD without the NTP term", "sbd"),
+  ("SBD", "ar"), ("SBD", "sbd"), ("SBD", "sbd_verified"),
   ("Jacobi Forcing", "jacobi_window"), ("block diffusion", "freedave"),
 }  # fmt: skip
 

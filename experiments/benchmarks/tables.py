@@ -214,7 +214,9 @@ def throughput() -> str:
   rows = []
   for record in lines("throughput_cpu.jsonl"):
     for row in record["rows"]:
-      ratio = f"{row['ratio']:.2f} ({row['ratio_low']:.2f} - {row['ratio_high']:.2f})"
+      ratio = f"{row['ratio']:.2f}"
+      if record["pairs"] > 1:
+        ratio += f" ({row['ratio_low']:.2f} - {row['ratio_high']:.2f})"
       padded, slots = row["padded"], row["continuous"]
       counts = [f"{100 * way['occupancy']:.0f} %" for way in (padded, slots)]
       speeds = [f"{way['tokens_per_second']:,.0f}" for way in (padded, slots)]
