@@ -19,6 +19,7 @@ from sbdjax.evals.tasks.run import Outcome, outcome
 PUBLISHED = {"hellaswag": ("acc_norm", 40.9), "piqa": ("acc_norm", 66.3)}
 PUBLISHED_ARC = ("acc_norm", 37.3)
 RECORDS = pathlib.Path(__file__).resolve().parent / "smollm2_135m.jsonl"
+WIKITEXT = RECORDS.with_name("smollm2_135m_wikitext.jsonl")
 ANSWERS = pathlib.Path(__file__).resolve().parent / "answers.jsonl"
 # Metrics that are shares, shown in per cent.
 _SHARES = ("acc", "acc_norm", "acc_bytes")
@@ -98,6 +99,11 @@ def published_table(found: dict[str, Outcome], items: dict[str, list[dict[str, A
 def recorded() -> str:
   """Every metric of the recorded tasks."""
   return results_table(outcomes(read(RECORDS)[1]))
+
+
+def wikitext() -> str:
+  """Perplexities of WikiText-2."""
+  return results_table(outcomes(read(WIKITEXT)[1]))
 
 
 def beside_authors() -> str:
