@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 RECORDS = """
 import json
 from sbdjax import presets
@@ -33,6 +35,7 @@ def _printed(seed):
   return done.stdout
 
 
+@pytest.mark.long
 def test_records_do_not_follow_the_hash_seed():
   first, *others = map(_printed, (0, 1))
   assert len(first) > 1000 and all(other == first for other in others)

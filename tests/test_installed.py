@@ -49,6 +49,7 @@ def test_presets_and_their_list_need_no_source(sbdjax):
   assert done.returncode == 2 and "did you mean 'train.steps'" in done.stderr
 
 
+@pytest.mark.long
 def test_config_files_are_found_from_any_folder(sbdjax):
   *_, package, late = sibling_configs(sbdjax.folder.parent / "checkout" / "configs", 7)
   for path in (f"../checkout/configs/{package.name}", late):

@@ -34,6 +34,7 @@ def prompts(model):
   ],
   ids=["ar", "verified"],
 )
+@pytest.mark.long
 def test_results_are_those_of_whole_prompts(model, prompts, method):
   assert len(prompts[1]) > 128  # so that a part of it is kept
   decoder = per_prompt.PromptDecoder(model.lm, model.params, LIMITS, len(prompts[1]))

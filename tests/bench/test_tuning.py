@@ -68,6 +68,7 @@ def certain(lm):
   }
 
 
+@pytest.mark.long
 def test_widths_are_those_of_the_forwards_that_are_traced():
   lm, widths = models.lm_of(mask_id=12, tie_embeddings=False), []
 

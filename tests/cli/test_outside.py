@@ -107,6 +107,7 @@ def test_a_method_and_a_rule_from_outside_generate(sbdjax_at):
     }
 
 
+@pytest.mark.long
 def test_they_are_swept_beside_shipped_ones(sbdjax_at, tmp_path):
   (tmp_path / "config.py").write_text(CONFIG)
   done = sbdjax_at(

@@ -146,6 +146,7 @@ def test_only_the_self_speculative_loss_has_causal_blocks(folder, capsys):
   assert "unknown field config.head.num_layers" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_model_learns_from_the_one_it_starts_from(folder, mdm):
   """The teacher is kept with the run, so that one in two parts ends with the same bits."""
   once = train(folder, "sdtt", "sdtt")

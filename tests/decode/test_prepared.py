@@ -61,6 +61,7 @@ def test_decoders_and_streamers_use_them():
   "method", [pytest.param(AR(), marks=pytest.mark.long), SBD(4)], ids=["ar", "sbd"]
 )
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_the_text_of_a_trained_model_does_not_change(method, batch):
   model = load_pretrained("stories260K-sbd")
   prompts = [model.tokenizer.encode(text, bos=True) for text in ("Once upon a time", "Lily saw")]

@@ -180,6 +180,7 @@ def alive():
   return len(jax.devices()[0].client.live_executables())
 
 
+@pytest.mark.long
 def test_a_dropped_decoder_takes_its_programs_along():
   list(Decoder(LM, Limits(3)).generate(AR(), PARAMS, [[1]], KEY))  # whatever stays
   before = alive()

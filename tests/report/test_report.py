@@ -306,6 +306,7 @@ def test_a_table_has_the_numbers_of_the_records(folder):
   assert found.lines[1] == ["sbd eb_entropy", "gamma=0.1", "2", "100", "0.9", "3"]
 
 
+@pytest.mark.long
 def test_ten_thousand_points_are_built_soon(tmp_path):
   each = [
     {"tokens": list(range(60)), "nfe": list(range(i, i + 60)), "judge_nll": [0.1234] * 60}

@@ -79,6 +79,7 @@ def _trunk_and_causal_blocks():
 @pytest.mark.parametrize(
   "build", [_next_token, pytest.param(_trunk_and_causal_blocks, marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_a_loss_drops_by_example_id(build):
   lm, plain = build()
   params = lm.init(jax.random.key(0))
