@@ -109,6 +109,18 @@ MODELS = (
   Model("block_diffusion", "block diffusion", _diffusion()),
 )
 
+# Figure 5 of SBD: runs planned for other budgets than 1,000 updates.
+BUDGETS = (250, 500)
+OF_BUDGETS = tuple(
+  Model(f"{name}_{updates}", f"{label}, {updates} updates", decoders)
+  for updates in BUDGETS
+  for name, label, decoders in (
+    ("ntp", "NTP", [AR]),
+    ("sbd", "SBD", [AR, *_rules(8, ("eb_entropy",))]),
+  )
+)
+SETS = {"methods": MODELS, "budgets": OF_BUDGETS}
+
 
 def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[Pass]) -> dict:
   """Accuracy and cost of one point; of the first few texts, the tokens and when they were revealed.
@@ -207,6 +219,7 @@ def main(argv: list[str] | None = None) -> int:
     "--runs", type=pathlib.Path, required=True, help="folder of the trained models"
   )
   parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines, added to")
+  parser.add_argument("--set", choices=SETS, default="methods", help="which models")
   parser.add_argument("--count", type=int, default=300, help="exercises")
   parser.add_argument("--seed", type=int, default=0, help="of the exercises")
   parser.add_argument("--batch_size", type=int, default=1, help="prompts decoded together")
@@ -217,7 +230,7 @@ def main(argv: list[str] | None = None) -> int:
   args.out.parent.mkdir(parents=True, exist_ok=True)
   lines, about = record.JsonLines(args.out), record.provenance()
   done = {json.dumps(r["settings"], sort_keys=True) for r in lines.records}
-  for model in MODELS:
+  for model in SETS[args.set]:
     if not (args.runs / model.folder / "config.json").is_file():
       print(f"left out: no model in {args.runs / model.folder}")
       continue

@@ -17,6 +17,14 @@ $PY experiments/curves.py NTP=$RUNS/ntp SBD=$RUNS/sbd "SBD w/o NTP term=$RUNS/sb
   "block diffusion=$RUNS/block_diffusion" --metrics=eval/ntp_loss,eval/masked_loss \
   --out=$OUT/losses.png --record=$OUT/losses.jsonl
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl
+# Runs of smaller budgets, each with a schedule of its own (SBD, Figure 5).
+for steps in 250 500; do
+  for method in ntp sbd; do
+    $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/${method}_$steps \
+      --config.train.steps=$steps --config.optim.warmup_steps=$((steps / 10))
+  done
+done
+$PY $OUT/measure.py --runs=$RUNS --set=budgets --out=$OUT/budgets.jsonl
 $PY $OUT/tables.py --points=$OUT/points.jsonl --out=$OUT
-$PY experiments/gallery.py one_task/front.png one_task/rules.png
+$PY experiments/gallery.py one_task/front.png one_task/rules.png one_task/budgets.png
 $PY experiments/tables.py --write

@@ -253,6 +253,40 @@ def draw_rules(path: pathlib.Path) -> None:
     figures.legend_below(figure, 4)
 
 
+def draw_budgets(path: pathlib.Path) -> None:
+  """Figure 5 of SBD: exact match against gamma after runs of several budgets, and AR of both trainings."""
+  points = [p for file in ("budgets.jsonl", "points.jsonl") for p in recorded(HERE / file)[0]]
+  budgets = {f", {n} updates": n for n in (250, 500)} | {"": 1000}
+  with figures.drawing(path, figures.PAGE, 2.9) as figure:
+    left, right = figure.subplots(1, 2, sharey=True)
+    for number, (ending, updates) in enumerate(budgets.items()):
+      of_rule = [
+        p for p in points if p.label == f"SBD{ending}" and p.decoder.get("rule") == "eb_entropy"
+      ]
+      group = sorted(
+        (p for p in of_rule if p.decoder["block_size"] == 8), key=lambda p: p.decoder["gamma"]
+      )
+      y = [p.values["accuracy"] for p in group]
+      left.errorbar(
+        [p.decoder["gamma"] for p in group], [v.value for v in y], yerr=figures.bars(y),
+        marker=figures.MARKERS[number], color=figures.COLOURS[number], elinewidth=0.6,
+        label=f"EB, entropy, {updates:,} updates",
+      )  # fmt: skip
+    for number, model in enumerate(("SBD", "NTP"), len(budgets)):
+      of_ar = [
+        p for ending in budgets for p in points
+        if p.label == model + ending and p.decoder["name"] == "ar"
+      ]  # fmt: skip
+      y = [p.values["accuracy"] for p in of_ar]
+      right.errorbar(
+        list(budgets.values()), [v.value for v in y], yerr=figures.bars(y), marker=figures.MARKERS[number],
+        color=figures.COLOURS[number], elinewidth=0.6, label=f"AR of {model}",
+      )  # fmt: skip
+    left.set(xlabel="gamma (nats)", ylabel="exact match")
+    right.set(xlabel="updates")
+    figures.legend_below(figure, 3)
+
+
 def in_words(point: Point) -> str:
   """Method and rule of a point; its settings are other points of the same name."""
   decoder = point.decoder
