@@ -139,6 +139,10 @@ ALL = (
   Figure(
     "one_task/rules.png", "one_task/tables.py", "draw_rules", ("points.jsonl",), _sh("one_task")
   ),
+  Figure(
+    "one_task/budgets.png", "one_task/tables.py", "draw_budgets", ("budgets.jsonl", "points.jsonl"),
+    _sh("one_task"),
+  ),
   _losses("one_task", "losses", _sh("one_task")),
 )  # fmt: skip
 FIGURES = tuple(figure for figure in ALL if figure.is_recorded())

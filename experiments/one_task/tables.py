@@ -98,7 +98,8 @@ def one(model: str, name: str, **wanted: Any) -> Record:
   wanted = {"temperature": 0.0} | wanted if name in ("static", "freedave") else wanted
   (found,) = (
     record
-    for record in recorded(HERE / "points.jsonl")[1]
+    for file in ("points.jsonl", "budgets.jsonl")
+    for record in recorded(HERE / file)[1]
     if record["settings"]["model"]["label"] == model
     and record["settings"]["decoder"]["name"] == name
     and all(record["settings"]["decoder"].get(k) == v for k, v in wanted.items())
