@@ -120,6 +120,7 @@ def of_program(program: Any) -> ProgramBytes:
     outputs = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     return ProgramBytes(sizes.temp_size_in_bytes, outputs)
   except (AttributeError, NotImplementedError, RuntimeError):
+    # Some backends give None, some have no such call, some fail in it.
     return ProgramBytes()
 
 

@@ -231,16 +231,32 @@ def throughput() -> str:
   return markdown.table(head, rows)
 
 
+def of_method(checkpoint: str, method: str) -> tuple[dict[str, Any], dict[str, Any]]:
+  """(record, row) of a method of a model in throughput_cpu.jsonl."""
+  found = [
+    (record, row)
+    for record in lines("throughput_cpu.jsonl")
+    for row in record["rows"]
+    if record["checkpoint"] == checkpoint and row["settings"]["name"] == method
+  ]
+  ((record, row),) = found
+  return record, row
+
+
 def faster(checkpoint: str, method: str) -> float:
   """Continuous decoding / padded batches, tokens/s, by a method of a model."""
-  rows = [
-    r
-    for line in lines("throughput_cpu.jsonl")
-    if line["checkpoint"] == checkpoint
-    for r in line["rows"]
-  ]
-  (found,) = [row for row in rows if row["settings"]["name"] == method]
-  return found["ratio"]
+  return of_method(checkpoint, method)[1]["ratio"]
+
+
+def tokens_a_text(checkpoint: str, method: str) -> float:
+  """Mean length of what was decoded."""
+  record, row = of_method(checkpoint, method)
+  return row["tokens"] / record["prompts"]
+
+
+def limit(checkpoint: str, method: str) -> float:
+  """Mean of the rows' limits."""
+  return of_method(checkpoint, method)[0]["limits"]["mean"]
 
 
 def opening() -> float:

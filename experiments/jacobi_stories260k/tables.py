@@ -171,7 +171,7 @@ def draw_latency(path: pathlib.Path) -> None:
 
 
 def alone(timings: dict) -> dict[int, float]:
-  """Block size -> seconds of a forward of one row."""
+  """Block size -> seconds that one forward pass of one row takes."""
   return {p["tokens"]: p["seconds"] for p in timings["points"] if p["tokens"] == p["block_size"]}
 
 
@@ -196,7 +196,7 @@ def knee(checkpoint: str) -> float:
 
 
 def milliseconds(checkpoint: str, block_size: int) -> float:
-  """Of a forward of one row of so many tokens."""
+  """That one forward pass takes, of one row of so many tokens."""
   return 1e3 * alone(timings_of(checkpoint))[block_size]
 
 

@@ -40,8 +40,10 @@ class RowSettings(pytree.Struct):
 
   def limits(self, common: Limits) -> Limits:
     """`common`, whose stops are `StopSets` or None, for these rows."""
-    known = common.stops if self.set_B is not None else None
-    stops = known.of_rows(self.set_B) if isinstance(known, StopSets) else None
+    stops = None
+    if self.set_B is not None:
+      assert isinstance(common.stops, StopSets)
+      stops = common.stops.of_rows(self.set_B)
     return common.replace(max_tokens_B=self.max_tokens_B, eos_BxE=self.eos_BxE, stops=stops)
 
 

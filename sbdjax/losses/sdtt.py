@@ -1,6 +1,7 @@
 """Self-distillation through time (SDTT): one step of masked diffusion learns what several steps did.
 
-Deschenaux and Gulcehre 2025, with their KL divergence; the baseline of self-speculative masked
+Deschenaux and Gulcehre 2025, "Beyond autoregression: fast LLMs via self-distillation through time", with
+the KL divergence; the baseline of self-speculative masked
 diffusion (its Table 1). The teacher is the model that training starts from, and does not change. Time
 has `steps` steps. A text is masked as it is at a random time, the teacher takes `teacher_steps` of them
 by ancestral sampling, and every masked token is trained towards the distribution that the teacher had
@@ -14,7 +15,7 @@ For an exact teacher nothing is to be learned: what it says of a token before an
 what it says after some of them (a martingale).
 
 Masks follow the linear schedule. Each token has one uniform number, its step: it is masked as long as
-time has not come down to it. Where the public code differs: its grid of times is not the steps' own.
+time has not come down to it.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
 
 The variant is the size and the number of the round. The first round starts from the run of `text8_mdm`
 of this size, every other one from the round before (--config.init.checkpoint names another run); where it
-starts is its teacher as well. Of the SDTT paper and its public code (see `sbdjax.losses.sdtt`): seven rounds
-of 10,000 updates, a teacher of 1,024 steps in the first, two of its steps in one, KL(student || teacher),
-learning rate 3e-4, EMA; batches are those of `text8_mdm`. Rows of 128 characters, in `cpu`, begin with a
-teacher of 128 steps.
+starts is its teacher as well. Of SDTT's public code (see `sbdjax.losses.sdtt`): seven rounds of 10,000
+updates, a teacher of 1,024 steps in the first, two of its steps in one, KL(student || teacher), learning
+rate 3e-4. Ours: the batches of `text8_mdm`, a moving average short enough for a round, and in `cpu`, whose
+rows have 128 characters, a first teacher of 128 steps.
 """
 
 from ml_collections import ConfigDict
@@ -18,7 +18,7 @@ from sbdjax.presets import Variants, text8_mdm
 
 # Of a size: steps of the first teacher, rounds, and what differs from the run of `text8_mdm`.
 SIZES = {
-  "full": (1024, 7, {"train.steps": 10_000, "optim.warmup_steps": 500}),
+  "full": (1024, 7, {"train.steps": 10_000, "train.ema_decay": 0.999, "optim.warmup_steps": 500}),
   "cpu": (
     128,
     4,

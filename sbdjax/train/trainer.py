@@ -202,7 +202,7 @@ def _check_memory(abstract: TrainState) -> None:
   memory.check(
     _state_bytes(abstract),
     memory.device(),
-    "the train state (parameters, their averages and the optimiser's) on each device",
+    "the train state (parameters, their averages, a teacher's and the optimiser's) on each device",
     "make the model smaller, or cut it over more devices (parallel; train --dry_run tells more)",
   )
 
