@@ -219,6 +219,7 @@ def main(argv: list[str] | None = None) -> int:
     "--runs", type=pathlib.Path, required=True, help="folder of the trained models"
   )
   parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines, added to")
+  parser.add_argument("--write_prompts", type=pathlib.Path, help="write them to this .jsonl alone")
   parser.add_argument("--set", choices=SETS, default="methods", help="which models")
   parser.add_argument("--count", type=int, default=300, help="exercises")
   parser.add_argument("--seed", type=int, default=0, help="of the exercises")
@@ -227,6 +228,10 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
 
   asked = exercises("test", args.count, args.seed)
+  if args.write_prompts:
+    lines_of = (json.dumps({"prompt": exercise.prompt}) + "\n" for exercise in asked)
+    args.write_prompts.write_text("".join(lines_of))
+    return 0
   args.out.parent.mkdir(parents=True, exist_ok=True)
   lines, about = record.JsonLines(args.out), record.provenance()
   done = {json.dumps(r["settings"], sort_keys=True) for r in lines.records}

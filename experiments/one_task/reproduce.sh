@@ -25,6 +25,12 @@ for steps in 250 500; do
   done
 done
 $PY $OUT/measure.py --runs=$RUNS --set=budgets --out=$OUT/budgets.jsonl
+# Verified SBD against AR by the clock, in turns: an idle machine.
+$PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl --write_prompts=$RUNS/prompts.jsonl
+$PY -m sbdjax sweep --checkpoint=$RUNS/sbd --prompts=$RUNS/prompts.jsonl --workdir=$RUNS/turns \
+  --grid decoder.drafting=alternating,fused decoder.block_size=4,8 --decoder.name=sbd_verified \
+  --decoder.max_tokens=64 --sweep.num_prompts=300 --sweep.timed_prompts=240 --sweep.repeats=5
+for file in points speeds; do cp $RUNS/turns/$file.jsonl $OUT/turns_$file.jsonl; done
 $PY $OUT/tables.py --points=$OUT/points.jsonl --out=$OUT
 $PY experiments/gallery.py one_task/front.png one_task/rules.png one_task/budgets.png
 $PY experiments/tables.py --write

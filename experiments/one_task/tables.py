@@ -21,7 +21,7 @@ from typing import Any
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
 from sbdjax.data.files import write_atomically
-from sbdjax.evals import wording
+from sbdjax.evals import paired, wording
 from sbdjax.report import rows, tables
 from sbdjax.report.measures import Value
 from sbdjax.report.read import File, Record, collect
@@ -122,24 +122,26 @@ def per_forward(record: Record) -> Interval:
   return bootstrap.ratio_of_sums(record["each"]["tokens"], record["each"]["nfe"])
 
 
-def speed(model: str, name: str, **wanted: Any) -> Interval:
-  """tokens/s / those of AR of the same model on the same exercises, prompts' forwards included.
+def speed(**wanted: Any) -> Interval:
+  """tokens/s of verified SBD / those of AR of the same model, timed in turns."""
+  timed = paired.read(HERE / "turns_points.jsonl", HERE / "turns_speeds.jsonl")
+  (ar,) = (row for row in timed if row["settings"]["decoder"]["name"] == "ar")
+  (found,) = (
+    row for row in timed if all(row["settings"]["decoder"].get(k) == v for k, v in wanted.items())
+  )
+  ratio = paired.speed_ratio(found, ar)
+  assert ratio is not None and paired.same_text(found, ar)
+  return ratio
 
-  Each was measured once, one after the other.
-  """
-  ours, ar = (record["each"] for record in (one(model, name, **wanted), one(model, "ar")))
-  columns = [each[key] for each in (ours, ar) for key in ("tokens", "seconds")]
-  return bootstrap.of_sums(columns, lambda a, s, b, u: a / s / (b / u))
 
-
-def speed_up(model: str, name: str, **wanted: Any) -> float:
+def speed_up(**wanted: Any) -> float:
   """`speed` without its interval."""
-  return speed(model, name, **wanted).value
+  return speed(**wanted).value
 
 
-def speed_bounds(model: str, name: str, **wanted: Any) -> tuple[float | None, ...]:
+def speed_bounds(**wanted: Any) -> tuple[float | None, ...]:
   """The interval of `speed`."""
-  return speed(model, name, **wanted)[1:]
+  return speed(**wanted)[1:]
 
 
 def wrong(name: str, kind: str, **wanted: Any) -> float:
@@ -310,15 +312,14 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
     good = [p for p in group if p.values["accuracy"].value >= least]
     chosen = max(good, key=lambda p: p.values["tpf"].value, default=None)
     if chosen is None:
-      lines.append([name, "none", *[""] * (4 + len(kinds))])
+      lines.append([name, "none", *[""] * (3 + len(kinds))])
       continue
     values, by_kind = chosen.values, records[chosen.record]["by_kind"]
     shown = [per_forward(records[chosen.record]).shown(2), tables.shown(values["accuracy"])]
     shares = [f"{by_kind[kind]:.0%}" for kind in kinds]
-    speed = tables.shown(values["tokens_per_second"])
     text = texts_of(records[chosen.record], records)
-    lines.append([name, rows.annotation(chosen.decoder), *shown, speed, text, *shares])
-  heads = ["series", "setting", "tokens per forward", "exact match", "tokens/s", "texts", *kinds]
+    lines.append([name, rows.annotation(chosen.decoder), *shown, text, *shares])
+  heads = ["series", "setting", "tokens per forward", "exact match", "texts", *kinds]
   title = f"Fastest setting of each within {ALLOWED:.0%} of accuracy of the same model's AR"
   return Table(title, heads, lines)
 
