@@ -18,6 +18,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
 from sbdjax.data.files import write_atomically
@@ -142,6 +144,14 @@ def speed_up(**wanted: Any) -> float:
 def speed_bounds(**wanted: Any) -> tuple[float | None, ...]:
   """The interval of `speed`."""
   return speed(**wanted)[1:]
+
+
+def more_right(ours: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, float]:
+  """(points of accuracy that a rule of SBD is above another, low, high), paired over exercises."""
+  a, b = (np.array(one("SBD", "sbd", **rule)["each"]["correct"]) for rule in (ours, other))
+  found = bootstrap.interval(100 * (a - b))
+  assert found.low is not None and found.high is not None
+  return found.value, found.low, found.high
 
 
 def wrong(name: str, kind: str, **wanted: Any) -> float:

@@ -24,7 +24,7 @@ from sbdjax.train.loop import Compiled, run_updates
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.parallel import ParallelConfig, check_batch, make_layout
 from sbdjax.train.profile import Profiler, Steps
-from sbdjax.train.progress import make_progress
+from sbdjax.train.progress import Progress, make_progress
 from sbdjax.train.state import TrainState
 from sbdjax.train.step import TrainStepConfig, make_eval_step, make_train_step
 from sbdjax.train.stop import StopSignals
@@ -78,12 +78,7 @@ def train(
     KeyboardInterrupt: SIGINT, after saving.
   """
   workdir = remote.workdir(workdir)
-  if workdir.exists() and not workdir.is_dir():
-    raise UsageError(f"--workdir={workdir} is a file: give a directory")
-  if profile is not None and profile.last > config.steps:
-    raise UsageError(
-      f"--profile={profile.first}:{profile.last} lies beyond train.steps={config.steps}"
-    )
+  _check(workdir, config, profile)
   writers = registry.find(tracking.writers)
   run = _prepare(task, optim, config, parallel)
   with contextlib.ExitStack() as stack:
@@ -116,11 +111,28 @@ def train(
     reached = int(state.step)
     if reached == config.steps and primary:
       replace_text(workdir / run_records.DONE, json.dumps({"step": reached}) + "\n")
-    if stop.received is not None and reached < config.steps:
-      progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
-      if stop.received == signal.SIGINT:
-        raise KeyboardInterrupt
+    if reached < config.steps:
+      _tell_stopped(stop, reached, progress)
   return state
+
+
+def _check(workdir: Any, config: TrainConfig, profile: Steps | None) -> None:
+  """Raises UsageError for a workdir that is a file, or updates to profile that there are not."""
+  if workdir.exists() and not workdir.is_dir():
+    raise UsageError(f"--workdir={workdir} is a file: give a directory")
+  if profile is not None and profile.last > config.steps:
+    raise UsageError(
+      f"--profile={profile.first}:{profile.last} lies beyond train.steps={config.steps}"
+    )
+
+
+def _tell_stopped(stop: StopSignals, reached: int, progress: Progress) -> None:
+  """What a run says that a signal ended early; SIGINT goes on to the caller, as KeyboardInterrupt."""
+  if stop.received is None:
+    return
+  progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
+  if stop.received == signal.SIGINT:
+    raise KeyboardInterrupt
 
 
 def _prepare(
