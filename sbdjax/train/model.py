@@ -82,9 +82,15 @@ def _teacher(settings: Settings, lm: LM | SigmaLM, params: Any) -> Any:
   """The parameters of `init.teacher`, without one `params`.
 
   Raises:
-    UsageError, CheckpointError: it cannot be opened, or is not of this model.
+    UsageError, CheckpointError: it cannot be opened, or is not of this model; or channels are dropped,
+      which would be the teacher's as well.
   """
   init = settings.init
+  if lm.config.dropout:
+    raise UsageError(
+      f"loss.name={settings.loss_name} learns from a teacher, whose channels must not be dropped: set "
+      "model.dropout=0"
+    )
   if not init.teacher:
     return params
   _, params, _ = _open(

@@ -164,6 +164,12 @@ def test_a_model_learns_from_the_one_it_starts_from(folder, mdm):
   assert load_pretrained(once).generation.attention == "full"
 
 
+def test_a_teacher_that_drops_channels_is_refused(folder, mdm, capsys):
+  config, flag = f"--config={folder / 'config.py'}:sdtt", "--config.model.dropout=0.1"
+  assert entry.main(["train", config, f"--workdir={folder / 'dropped'}", flag]) == 2
+  assert "whose channels must not be dropped: set model.dropout=0" in capsys.readouterr().err
+
+
 def test_distillation_from_nothing_is_refused(folder, capsys):
   flags = ["--config.init.checkpoint=", "--config.model.vocab_size=28"]
   config = f"--config={folder / 'config.py'}:sdtt"
