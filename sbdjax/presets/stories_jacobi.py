@@ -6,6 +6,10 @@ collects the base model's Jacobi trajectories with blocks of 16 (WORKDIR/round1/
 trains on them (WORKDIR/round1), collects those of the trained model with blocks of 32, and trains
 on. Re-running the command resumes. `python -m sbdjax trajectories` with this file collects alone.
 
+Both terms learn from the model that a round starts from, which is frozen, each text is seen 1.5 times, and
+what is used is a moving average: trained on 1,024 texts that were seen nine times, with hard labels, the
+text got much worse (experiments/jacobi_stories260k).
+
 Variant `once` trains one round on trajectories that are there, which comparisons share:
 
   python -m sbdjax train --config=preset:stories_jacobi:once --workdir=runs/jacobi_clean \
@@ -24,9 +28,9 @@ COLLECTED = dict(
     block_size=16,
     max_tokens=224,
     shortest=4,
-    longest=48,
-    passes=4,
-    limit=1024,
+    longest=96,
+    passes=20,
+    limit=9000,
     batch_size=128,
     shard_size=128,
     seed=0,
@@ -44,13 +48,15 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
         source="trajectories",
         path="",
         tokenizer="tok512",
-        seq_len=272,
+        seq_len=320,
         noise=dict(schedule="linear", window=16, ratio="count", shift=True, blocks="all"),
       ),
-      loss=dict(name="jacobi", mask="noisy", window=16, ar_weight=1.0, normalisation="tokens"),
+      loss=dict(
+        name="jacobi", mask="noisy", window=16, ar_weight=2.0, normalisation="tokens", teacher="frozen"
+      ),
       optim=dict(
-        name="adamw",
-        learning_rate=3e-3,
+        name="muon",
+        learning_rate=6e-3,
         schedule="cosine",
         warmup_steps=20,
         final_fraction=0.01,
@@ -59,8 +65,9 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
         clip_norm=1.0,
       ),
       train=dict(
-        steps=600,
+        steps=843,
         batch_size=16,
+        ema_decay=0.99,
         log_every=20,
         eval_every=200,
         eval_batches=2,
@@ -79,10 +86,10 @@ def get_rounds(variant: str = VARIANTS.default) -> list[dict] | None:
     {},
     {
       "collect.block_size": 32,
-      "collect.limit": 512,
+      "collect.limit": 6000,
       "collect.seed": 1,
       "data.noise.window": 8,
-      "train.steps": 300,
+      "train.steps": 562,
       "train.seed": 1,
     },
   ]
