@@ -6,7 +6,7 @@ collects the base model's Jacobi trajectories with blocks of 16 (WORKDIR/round1/
 trains on them (WORKDIR/round1), collects those of the trained model with blocks of 32, and trains
 on. Re-running the command resumes. `python -m sbdjax trajectories` with this file collects alone.
 
-Both terms learn from the model that a round starts from, which is frozen, each text is seen 1.5 times, and
+Both terms learn from the original model, which is frozen, each text is seen 1.5 times, and
 what is used is a moving average: trained on 1,024 texts that were seen nine times, with hard labels, the
 text got much worse (experiments/jacobi_stories260k).
 
@@ -42,7 +42,7 @@ VARIANTS = Variants({"rounds": COLLECTED, "once": {}})
 def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   return ConfigDict(
     dict(
-      init=dict(checkpoint="stories260K"),
+      init=dict(checkpoint="stories260K", teacher="stories260K"),
       **VARIANTS[variant],
       data=dict(
         source="trajectories",
