@@ -11,14 +11,12 @@ ONCE="$PY -m sbdjax train --config=preset:stories_jacobi:once \
 $PY -m sbdjax train --config=preset:stories_jacobi --workdir=runs/jacobi
 $ONCE --workdir=runs/jacobi_cllm --config.loss.mask=clean --config.data.noise.schedule=random
 
-# As round 1 with ten times the weight on the AR loss, as one of the public trainers has it.
-$ONCE --workdir=runs/jacobi_w10/round1 --config.loss.ar_weight=10.0
-
 # Tables 4 and 5, and the weight of the AR loss: short trainings that differ in one setting each.
 SHORT="--config.train.steps=100 --config.train.eval_every=0"
 ablate() { $ONCE $SHORT --workdir="runs/jacobi_ablation/$1" "${@:2}"; }
 ablate linear16
 ablate linear8 --config.data.noise.window=8
+ablate linear32 --config.data.noise.window=32
 ablate random --config.data.noise.schedule=random
 ablate reverse16 --config.data.noise.schedule=reverse
 ablate nc_ic4 --config.loss.mask=clean_window --config.loss.window=4

@@ -27,13 +27,14 @@ from sbdjax.cli import flags
 from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
-from sbdjax.evals import likelihoods, record
-from sbdjax.evals.samples import TABLE_2
+from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.evals import likelihoods, record, samples
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 
-RULES = (*TABLE_2, (1, 1.0), (math.inf, 1.0))
+# Beside the paper's, one window for the whole text, without and with a limit of loops.
+WHOLE = ((1, Cosine(1.0)), (math.inf, Cosine(1.0)))
 STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
 
 
@@ -46,6 +47,11 @@ def main(argv: list[str] | None = None) -> int:
   add("--texts", type=int, default=64, help="first rows of the test split")
   add("--length", type=int, default=256, help="characters of a text: what the models trained on")
   add("--orders", type=int, default=1, help="orders a text, of the exact likelihood")
+  add(
+    "--rules",
+    default=samples.RULES,
+    help="N:DTAU or N:linear:SLOPE of the self-speculative sampler",
+  )
   add("--steps", default=STEPS, help="of the masked-diffusion sampler, up to the length")
   add("--noise", default="cosine", help="schedule of the masked-diffusion sampler")
   add("--plans", type=int, default=1, help="plans a text, of masked diffusion in steps")
@@ -57,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
   data = to_dataclass(DataConfig, fields | flags.parse_fields(DataConfig, texts, "data"), "data")
   lines = record.JsonLines(pathlib.Path(args.out))
   keys = jax.random.split(jax.random.key(args.seed), args.texts)
+  rules = [*samples.parse_rules(args.rules), *WHOLE]
   steps = [t for t in flags.parse_ints(args.steps, "--steps") if t <= args.length]
   for name, _, path in (run.partition("=") for run in args.runs):
     model = load_pretrained(path)
@@ -74,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     given = np.zeros(args.length, bool)
     measured = [likelihoods.any_order(model, rows, keys, args.samples, given)]
     if isinstance(model.lm, SigmaLM):
-      more = likelihoods.speculative(model, rows, keys, RULES, args.orders, given)
+      more = likelihoods.speculative(model, rows, keys, rules, args.orders, given)
     else:
       more = likelihoods.in_steps(model, rows, keys, steps, args.noise, args.plans, given)
     for one in itertools.chain(measured, more):

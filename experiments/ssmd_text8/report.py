@@ -41,8 +41,13 @@ def short(point: dict) -> str:
   """`N=2, Δτ=0.083` or `24 steps`."""
   decoder = point["settings"]["decoder"]
   if decoder["name"] == "ssmd":
-    return f"N={decoder['n_inner']}, Δτ={decoder['dtau']:g}"
+    return f"N={decoder['n_inner']}, {window(decoder)}"
   return f"{decoder['steps']} steps"
+
+
+def window(decoder: dict) -> str:
+  """A cosine window by its Δτ, a linear one by its slope."""
+  return f"slope {decoder['slope']:g}" if "slope" in decoder else f"Δτ={decoder['dtau']:g}"
 
 
 def likelihood_curves(lines: list[dict]) -> dict[str, list[tuple[float, float]]]:
@@ -196,7 +201,7 @@ def likelihood_table(lines: list[dict]) -> list[str]:
     loops = line.get("n_inner")
     setting = line["decoder"]
     if loops is not None:
-      setting += f", N={loops or '∞'}, Δτ={line['dtau']:g}"
+      setting += f", N={loops or '∞'}, {window(line)}"
     if "steps" in line:
       setting += f", {line['steps']} steps"
     error = "" if line["stderr"] is None else f" ± {line['stderr']:.4f}"

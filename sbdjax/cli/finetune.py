@@ -131,14 +131,13 @@ def _run(
       draft = pathlib.Path(place) / CONFIG
       finetune_config.write(draft, made, args.model, args.method)
       config = load_config(str(draft), overrides, finetune_config.sections_of(recipe))
-    config = finetune_costs.fit(config, overrides, console)
+    config = finetune_costs.fit(config, overrides, recipe, console)
     _begin(out, requested)
     finetune_config.write(file, config.to_dict(), args.model, args.method)
     console.print(f"  writes    {out / RUN}, {file}, and at the end {out / MODEL}", markup=False)
   elif args.dry_run:
-    finetune_costs.fit(
-      load_config(str(file), overrides, finetune_config.sections_of(recipe)), overrides, console
-    )
+    config = load_config(str(file), overrides, finetune_config.sections_of(recipe))
+    finetune_costs.fit(config, overrides, recipe, console)
   if args.dry_run:
     console.print("not started: the same command without --dry_run starts it")
     return 0

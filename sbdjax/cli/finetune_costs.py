@@ -11,6 +11,7 @@ from rich.console import Console
 from sbdjax import memory
 from sbdjax.chunks import CHUNK
 from sbdjax.cli import dry_run
+from sbdjax.cli.finetune_recipes import Recipe
 from sbdjax.errors import UsageError
 from sbdjax.train import dry_run as costs
 from sbdjax.train.build import training_loss, with_own_tokenizer
@@ -18,12 +19,15 @@ from sbdjax.train.dry_run import Needs
 from sbdjax.train.model import for_adapter, shape_only
 
 
-def fit(config: ConfigDict, overrides: Mapping[str, str], console: Console) -> ConfigDict:
+def fit(
+  config: ConfigDict, overrides: Mapping[str, str], recipe: Recipe, console: Console
+) -> ConfigDict:
   """The config with microbatches (and activations computed twice) as the memory asks for; prints it all.
 
   Args:
     config: of a run.
     overrides: fields that the user sets, which stay as they are.
+    recipe: of its method.
 
   Raises:
     UsageError: it does not fit however small the microbatches are.
@@ -33,6 +37,7 @@ def fit(config: ConfigDict, overrides: Mapping[str, str], console: Console) -> C
     found = _needs(candidate)
     if found.fits:
       _describe(candidate, found, console)
+      _warn_of_few_tokens(candidate, recipe, console)
       return candidate
   assert found is not None
   raise UsageError(
@@ -104,3 +109,18 @@ def _describe(config: ConfigDict, found: Needs, console: Console) -> None:
   }
   for name, text in lines.items():
     console.print(f"  {name:<9} {text}", markup=False)
+
+
+def _warn_of_few_tokens(config: ConfigDict, recipe: Recipe, console: Console) -> None:
+  """Says that a run is shorter than those that were seen to reach something."""
+  tokens = config.train.steps * config.train.batch_size * config.data.seq_len
+  if tokens >= recipe.tokens:
+    return
+  console.print(
+    f"warning: this run sees {tokens:,} tokens. In this project's own runs the text that "
+    f"{recipe.decoder.split()[0].removeprefix('name=')} decodes in parallel was poor below "
+    f"{recipe.tokens:,} (experiments/one_task, budgets). Give more text, --epochs, or --self_distill "
+    "with more --texts; or decode by sbd_verified, whose text is that of AR",
+    style="yellow",
+    markup=False,
+  )

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from sbdjax.decode import flat_names, registry
 from sbdjax.decode.any_order.mdm import Ancestral, Predict, predictor
-from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.decode.any_order.windows import Window
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
@@ -92,11 +93,11 @@ def speculative(
   model: Pretrained,
   rows: np.ndarray,
   keys: jax.Array,
-  rules: Sequence[tuple[float, float]],
+  rules: Sequence[tuple[float, Window]],
   orders: int,
   given_L: np.ndarray,
 ) -> Iterable[Measured]:
-  """Self-speculative sampling with each (N, dtau) of a cosine window; N is shown as 0 for no limit.
+  """Self-speculative sampling with each (N, window); N is shown as 0 for no limit.
 
   Raises:
     UsageError: a model that is not self-speculative.
@@ -105,7 +106,7 @@ def speculative(
   if not isinstance(lm, SigmaLM):
     raise UsageError("only a self-speculative model has a likelihood over orders")
   length = rows.shape[1]
-  tables = [(Cosine(dtau)(length), n) for n, dtau in rules]
+  tables = [(window(length), n) for n, window in rules]
   run = jax.jit(
     lambda params, rows, keys: elbo.over_orders(
       lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
@@ -113,11 +114,12 @@ def speculative(
   )
   found = jax.device_get(run(model.params, rows, keys))
   blocks = lm.config.num_layers, lm.head.num_layers
-  for i, (n, dtau) in enumerate(rules):
+  for i, (n, window) in enumerate(rules):
     name = "mean over random orders of exact log p(x given order)"
     estimate = _summary(name, found.log_prob[..., i], given_L)
     nfe = ssmd.mean_nfe(found.mean_counts[..., i, :], *blocks)
-    settings = {"decoder": "ssmd", "n_inner": 0 if n == math.inf else n, "dtau": dtau}
+    rule = {"n_inner": 0 if n == math.inf else n, "window": registry.name_of(window)}
+    settings = {"decoder": "ssmd", **rule, **flat_names.flat_part(window)}
     yield Measured(settings, estimate, float(np.mean(nfe)))
 
 

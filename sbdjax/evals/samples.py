@@ -14,7 +14,7 @@ import numpy as np
 
 from sbdjax.decode.any_order.mdm import MDM, Ancestral
 from sbdjax.decode.any_order.ssmd import SSMD
-from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.decode.any_order.windows import Cosine, Linear, Window
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder
 from sbdjax.decode.tokens import Categorical
@@ -22,32 +22,43 @@ from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained
 
-# (N, dtau) of Table 2 of self-speculative masked diffusion (arXiv:2510.03929).
-TABLE_2 = ((1, 0.01), (1, 0.02), (1, 0.04), (1, 0.083), (2, 0.083), (3, 0.125), (4, 0.167))
-# The same as text: what `parse_rules` reads.
-RULES = ",".join(f"{n}:{dtau}" for n, dtau in TABLE_2)
+# What `parse_rules` reads: (N, dtau) of Table 2 of self-speculative masked diffusion (arXiv:2510.03929).
+RULES = "1:0.01,1:0.02,1:0.04,1:0.083,2:0.083,3:0.125,4:0.167"
 
 # Rows of tokens, prompts included -> what is said of them.
 Quality = Callable[[list[list[int]]], dict[str, Any]]
 
 
-def parse_rules(text: str) -> list[tuple[int, float]]:
-  """`N:DTAU` of the self-speculative sampler, between commas.
+def parse_rules(text: str) -> list[tuple[int, Window]]:
+  """`N:DTAU` or `N:linear:SLOPE` of the self-speculative sampler, between commas.
+
+  Returns:
+    Inner loops N, and the cosine or the linear window.
 
   Raises:
     UsageError: it is something else.
   """
   try:
-    return [(int(n), float(dtau)) for n, dtau in (rule.split(":") for rule in text.split(","))]
-  except ValueError:
-    raise UsageError(f"--rules={text!r}: give N:DTAU between commas, as in {RULES}") from None
+    return [_rule(*rule.split(":")) for rule in text.split(",")]
+  except (KeyError, TypeError, ValueError):
+    raise UsageError(
+      f"--rules={text!r}: give N:DTAU (cosine windows) or N:linear:SLOPE between commas, as in {RULES}"
+    ) from None
+
+
+def _rule(n: str, *window: str) -> tuple[int, Window]:
+  *kind, size = window
+  return int(n), {(): Cosine, ("linear",): Linear}[tuple(kind)](float(size))
+
+
+TABLE_2 = tuple(parse_rules(RULES))
 
 
 def self_speculative(
-  max_tokens: int, rules: Iterable[tuple[int, float]] = TABLE_2
+  max_tokens: int, rules: Iterable[tuple[int, Window]] = TABLE_2
 ) -> list[Decoding]:
-  """Inner loops N and dtau of the cosine window."""
-  methods = [SSMD(Cosine(dtau), n_inner=n, token=Categorical(1.0)) for n, dtau in rules]
+  """Inner loops N and windows."""
+  methods = [SSMD(window, n_inner=n, token=Categorical(1.0)) for n, window in rules]
   return [Decoding(method, max_tokens) for method in methods]
 
 

@@ -52,7 +52,12 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
         noise=dict(schedule="linear", window=16, ratio="count", shift=True, blocks="all"),
       ),
       loss=dict(
-        name="jacobi", mask="noisy", window=16, ar_weight=2.0, normalisation="tokens", teacher="frozen"
+        name="jacobi",
+        mask="noisy",
+        window=16,
+        ar_weight=2.0,
+        normalisation="tokens",
+        teacher="frozen",
       ),
       optim=dict(
         name="muon",

@@ -14,8 +14,9 @@ from ml_collections import ConfigDict
 
 from sbdjax.presets import Variants
 
-BLOCK_SIZES = (4, 8, 16, 32)
-CANDIDATES = (1, 2, 4)
+# The paper's grid is 8 to 256 by 1 to 12; two blocks of 256 do not fit in this model's 512 tokens.
+BLOCK_SIZES = (8, 16, 32, 64, 128)
+CANDIDATES = (1, 2, 4, 8, 12)
 VARIANTS = Variants({"runs/jacobi/round2": "runs/jacobi/round2"}, "CHECKPOINT", str)
 
 

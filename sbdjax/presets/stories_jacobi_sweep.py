@@ -17,18 +17,17 @@ from sbdjax.presets import Variants
 
 BASE, CLLM = "stories260K", "runs/jacobi_cllm"
 ROUND1, ROUND2 = "runs/jacobi/round1", "runs/jacobi/round2"
-ROUND1_W10 = "runs/jacobi_w10/round1"
 LABELS = {
   BASE: "stories260K",
   CLLM: "CLLM*",
   ROUND1: "Jacobi Forcing, round 1",
   ROUND2: "Jacobi Forcing, round 2",
-  ROUND1_W10: "Jacobi Forcing, w = 10, round 1",
 }
 # Folder under runs/jacobi_ablation -> label.
 ABLATION = {
   "linear16": "linear, window 16, NC",
   "linear8": "linear, window 8, NC",
+  "linear32": "linear, window 32, NC",
   "random": "random, NC",
   "reverse16": "reverse, window 16, NC",
   "nc_ic4": "linear, window 16, NC-IC over 4 blocks",
@@ -50,7 +49,7 @@ def _point(checkpoint: str, **decoder: Any) -> dict:
 
 
 def _methods() -> list[dict]:
-  plain = [_point(c, block_size=16) for c in (BASE, CLLM, ROUND1, ROUND1_W10, ROUND2)]
+  plain = [_point(c, block_size=16) for c in (BASE, CLLM, ROUND1, ROUND2)]
   ways = [
     dict(name="jacobi_window", block_size=16),
     dict(block_size=16, **RECYCLING),

@@ -177,6 +177,15 @@ def test_a_dry_run_writes_the_config_and_stops(model, texts, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+  ("method", "steps", "warned"), [("sbd", 4, 1), ("sbd", 40_000, 0), ("ntp", 4, 0)]
+)
+def test_a_run_of_few_tokens_is_warned_of(model, texts, tmp_path, capsys, method, steps, warned):
+  flags = [*SMALL[1:], f"--config.train.steps={steps}", "--dry_run"]
+  assert run(model, texts, method, tmp_path / "run", *flags) == 0
+  assert capsys.readouterr().out.count("warning: this run sees 256 tokens") == warned
+
+
+@pytest.mark.parametrize(
   ("arguments", "code", "words"),
   [
     (["--method=sdb"], 2, "invalid choice"),

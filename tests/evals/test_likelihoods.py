@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from sbdjax.decode.any_order import mdm, ssmd
-from sbdjax.decode.any_order.windows import Cosine
+from sbdjax.decode.any_order.windows import Cosine, Linear
 from sbdjax.evals import likelihoods
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
@@ -46,7 +46,7 @@ def test_masked_diffusion_in_one_step_draws_all_tokens_apart():
 
 def test_self_speculative_sampling_is_conditioned_on_what_is_given():
   """Against the dynamic program on the passes of the sampler's kind of order."""
-  rules = [(1, 0.4), (math.inf, 1.0)]
+  rules = [(1, Cosine(0.4)), (math.inf, Cosine(1.0)), (2, Linear(0.5))]
   found = list(likelihoods.speculative(MODEL, ROWS[:1], KEYS[:1], rules, 1, GIVEN))
   order = jax.random.permutation(jax.random.split(KEYS[0], 1)[0], 5)
   sigma = np.array([0, 3, *(d for d in order if not GIVEN[d])], np.int32)
@@ -54,11 +54,13 @@ def test_self_speculative_sampling_is_conditioned_on_what_is_given():
   drawn = ssmd.generation_order(KEYS[0], GIVEN, ~GIVEN)
   assert drawn[:2].tolist() == [0, 3]
   passes = elbo.pass_log_probs(SIGMA, MODEL.params, ROWS[0], sigma)
-  for one, (n, dtau) in zip(found, rules, strict=True):
-    expected = exact.totals(*passes, Cosine(dtau)(5), n, start=2)
+  for one, (n, window) in zip(found, rules, strict=True):
+    expected = exact.totals(*passes, window(5), n, start=2)
     np.testing.assert_allclose(one.estimate.nats, -expected.log_prob / 3, rtol=1e-4)
     np.testing.assert_allclose(one.mean_nfe, exact.mean_nfe(expected.mean_counts, 1, 1), rtol=1e-4)
-  assert [likelihoods.line_of(one)["n_inner"] for one in found] == [1, 0]
+  assert [likelihoods.line_of(one)["n_inner"] for one in found] == [1, 0, 2]
+  assert likelihoods.line_of(found[0])["dtau"] == 0.4
+  assert likelihoods.line_of(found[2])["window"] == "linear" and found[2].settings["slope"] == 0.5
   assert likelihoods.line_of(found[0])["stderr"] is None  # one text, one order
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from sbdjax.data.text8_tokenizer import Text8Tokenizer
+from sbdjax.decode.any_order.windows import Cosine, Linear
 from sbdjax.decode.generate import Decoder
+from sbdjax.errors import UsageError
 from sbdjax.evals import samples
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
@@ -48,7 +50,7 @@ def recorded(tmp_path_factory):
 
   recorder = samples.Recorder(str(path), {"corpus": "none"})
   recorder.once({"label": "held-out"}, lambda: {"spelling": 0.5})
-  rules = samples.self_speculative(6, [(1, 0.3), (2, 0.3)])
+  rules = samples.self_speculative(6, samples.parse_rules("1:0.3,2:0.3"))
   recorder.sweep("SSMD", MODEL, rules, PROMPTS, quality=quality, **HOW)
   steps = samples.masked_diffusion(MODEL, 6, [2, 6], "linear")
   recorder.sweep("MDM", MODEL, steps, PROMPTS, quality=quality, **HOW)
@@ -78,7 +80,7 @@ def test_a_line_holds_settings_counts_and_quality(recorded):
 
 def test_the_numbers_are_those_of_the_decoder(recorded):
   path, seen = recorded
-  decoding = samples.self_speculative(6, [(2, 0.3)])[0]
+  decoding = samples.self_speculative(6, [(2, Cosine(0.3))])[0]
   decoder = Decoder(SIGMA, decoding.limits(()))
   key = jax.random.key(5)
   results = list(decoder.generate(decoding.method, MODEL.params, PROMPTS, key, 2))
@@ -98,7 +100,7 @@ def test_what_is_recorded_is_not_measured_again(recorded):
 
   again = samples.Recorder(str(path), {"corpus": "none"})
   again.once({"label": "held-out"}, lambda: never(()))
-  rules = samples.self_speculative(6, [(2, 0.3)])
+  rules = samples.self_speculative(6, [(2, Cosine(0.3))])
   again.sweep("SSMD", MODEL, rules, PROMPTS, quality=never, **HOW)
   assert path.read_text() == before
   other = MODEL._replace(params=jax.tree.map(lambda x: x + 0.01, MODEL.params))
@@ -106,3 +108,13 @@ def test_what_is_recorded_is_not_measured_again(recorded):
     again.sweep("SSMD", other, rules, PROMPTS, quality=never, **HOW)
   with pytest.raises(AssertionError, match="measured again"):
     samples.Recorder(str(path), {"corpus": "other"}).once({"label": "held-out"}, lambda: never(()))
+
+
+def test_rules_are_loops_and_a_window():
+  assert samples.parse_rules("2:0.083,1:linear:0.5") == [(2, Cosine(0.083)), (1, Linear(0.5))]
+
+
+@pytest.mark.parametrize("text", ["1", "1:cubic:2", "x:0.1", "1:linear", "1:linear:1:2", ""])
+def test_other_rules_are_refused(text):
+  with pytest.raises(UsageError, match="N:DTAU"):
+    samples.parse_rules(text)
