@@ -38,3 +38,12 @@ ablations="no_residual=runs/text8_no_residual two_causal=runs/text8_two_causal"
   likelihood --out=$out/ablations/likelihood.jsonl $short $ablations
 }
 $python $out/report.py --folder=$out/ablations
+
+# Windows that grow as a cosine schedule has it, and in proportion to what is known.
+rules=1:0.01,1:0.02,1:0.04,1:0.083,1:0.125,1:0.167,1:0.25
+rules=$rules,1:linear:0.05,1:linear:0.1,1:linear:0.2,1:linear:0.4,1:linear:0.8,1:linear:1.5,1:linear:3
+rm -f $out/windows.jsonl
+# shellcheck disable=SC2086
+$python $out/likelihood.py --out=$out/windows.jsonl --texts=96 --length=128 --rules=$rules $data \
+  SSMD=runs/text8_ssmd_short
+$python experiments/gallery.py ssmd_text8/windows.png

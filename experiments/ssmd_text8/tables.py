@@ -12,6 +12,7 @@ import pathlib
 import sys
 from typing import Any
 
+from sbdjax import figures
 from sbdjax.evals import equal_quality, markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -53,6 +54,39 @@ def at_spelling() -> tuple[float, float]:
       curves.setdefault(x["settings"]["label"], []).append((x["nfe"], x["spelling"]))
   found = equal_quality.compare({k: sorted(v) for k, v in curves.items()}, ["MDM"])
   return min(x.ratio for x in found), max(x.ratio for x in found)
+
+
+def windows() -> dict[str, list[dict[str, Any]]]:
+  """Kind of window -> records of one verification per draft, by their NFE."""
+  found: dict[str, list[dict[str, Any]]] = {}
+  for x in lines("windows.jsonl"):
+    if x.get("n_inner") == 1 and x.get("dtau", 0.0) < 1:
+      found.setdefault(x["window"], []).append(x)
+  return {kind: sorted(xs, key=lambda x: x["mean_nfe"]) for kind, xs in found.items()}
+
+
+def linear_against_cosine() -> tuple[float, float]:
+  """NFE of linear windows / NFE of cosine ones at equal likelihood: the smallest and the largest."""
+  curves = {
+    kind: [(x["mean_nfe"], -x["bits_per_character"]) for x in xs] for kind, xs in windows().items()
+  }
+  found = equal_quality.compare(curves, ["linear"])
+  return min(x.ratio for x in found), max(x.ratio for x in found)
+
+
+def draw_windows(path: pathlib.Path) -> None:
+  """The samplers' exact likelihood against their exact NFE, a curve for each kind of window."""
+  with figures.drawing(path, figures.COLUMN, 2.6) as figure:
+    axes = figure.add_subplot()
+    for number, (kind, xs) in enumerate(windows().items()):
+      axes.errorbar(
+        [x["mean_nfe"] for x in xs], [x["bits_per_character"] for x in xs],
+        yerr=[2 * x["stderr"] for x in xs], elinewidth=0.6, marker=figures.MARKERS[number],
+        label=f"{kind} window",
+      )  # fmt: skip
+    figures.log_axis(axes, "x")
+    axes.set(xlabel="NFE (full forwards), exact", ylabel="bits per character")
+    figures.legend_below(figure, 2)
 
 
 def last(label: str, metric: str) -> float:

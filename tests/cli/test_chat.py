@@ -118,6 +118,7 @@ def test_an_answer_is_shown_whole_live_or_printed(metadata, name, method, capsys
   assert len(safe) > 3 and left.endswith(safe)
 
 
+@pytest.mark.long
 def test_prompts_of_similar_length_share_programs(metadata):
   model = model_of(metadata)
   talk, compiled = chat.Conversation(model, Decoding(AR(), 8), []), []

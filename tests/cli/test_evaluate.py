@@ -18,6 +18,7 @@ def run(capsys, *args):
   return code, capsys.readouterr()
 
 
+@pytest.mark.long
 def test_stories260k_has_its_documented_loss(capsys):
   """1.2958 nats a token: each of 60 stories alone, bos + story, at most 512 positions."""
   path = require_shared("data", "tinystories", "tinystories_train_2MiB.txt.xz")

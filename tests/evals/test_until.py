@@ -60,6 +60,7 @@ def test_an_answer_is_as_long_as_the_context_leaves_room(model):
     generate_until(model, Decoding(AR()), [prompt * 2], [[]], [10])
 
 
+@pytest.mark.long
 def test_methods_answer_in_turns_and_are_compared_with_ar(model):
   sbd = sbdjax.decode.VerifiedSBD(4)
   lossy = sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(5.0))

@@ -162,6 +162,7 @@ def test_an_exact_teacher_has_nothing_to_teach():
     np.testing.assert_array_less(np.abs(mean - marginal), 4.5 * error + 1e-6)
 
 
+@pytest.mark.long
 def test_the_teacher_stays_as_it_was():
   lm = models.lm_of(vocab_size=V, mask_id=MASK)
   loss, batch = losses.get("sdtt")(steps=4), batch_of(4)
