@@ -39,6 +39,17 @@ ablations="no_residual=runs/text8_no_residual two_causal=runs/text8_two_causal"
 }
 $python $out/report.py --folder=$out/ablations
 
+# Self-distillation through time beside the model it began from, and self-speculation of the same age.
+rm -f $out/sdtt/likelihood.jsonl
+rounds="SDTT1=runs/text8_sdtt_1 SDTT2=runs/text8_sdtt_2 SDTT3=runs/text8_sdtt_3"
+# shellcheck disable=SC2086
+{
+  sample --out=$out/sdtt/points.jsonl --samples="${SAMPLES:-256}" --steps=6,8,11,16,24,32,64 \
+    --judge=runs/text8_judge --judge_note="$judge" $short $rounds
+  likelihood --out=$out/sdtt/likelihood.jsonl $short $rounds
+}
+$python $out/report.py --folder=$out/sdtt
+
 # Windows that grow as a cosine schedule has it, and in proportion to what is known.
 rules=1:0.01,1:0.02,1:0.04,1:0.083,1:0.125,1:0.167,1:0.25
 rules=$rules,1:linear:0.05,1:linear:0.1,1:linear:0.2,1:linear:0.4,1:linear:0.8,1:linear:1.5,1:linear:3

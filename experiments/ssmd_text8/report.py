@@ -21,7 +21,10 @@ from sbdjax import figures
 from sbdjax.evals import equal_quality
 
 # Models in words; others are shown as they are named.
-_MODELS = {"no_residual": "SSMD without output residual", "two_causal": "SSMD, two causal blocks"}
+_MODELS = {
+  "no_residual": "SSMD without output residual",
+  "two_causal": "SSMD, two causal blocks",
+} | {f"SDTT{n}": f"SDTT, round {n}" for n in (1, 2, 3)}
 
 
 def read(path: pathlib.Path) -> list[dict]:

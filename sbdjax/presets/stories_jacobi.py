@@ -91,10 +91,10 @@ def get_rounds(variant: str = VARIANTS.default) -> list[dict] | None:
     {},
     {
       "collect.block_size": 32,
-      "collect.limit": 6000,
+      "collect.limit": 2560,
       "collect.seed": 1,
       "data.noise.window": 8,
-      "train.steps": 562,
+      "train.steps": 240,
       "train.seed": 1,
     },
   ]
