@@ -44,8 +44,7 @@ rm -f $out/sdtt/likelihood.jsonl
 rounds="SDTT1=runs/text8_sdtt_1 SDTT2=runs/text8_sdtt_2 SDTT3=runs/text8_sdtt_3"
 # shellcheck disable=SC2086
 {
-  sample --out=$out/sdtt/points.jsonl --samples="${SAMPLES:-256}" --steps=6,8,11,16,24,32,64 \
-    --judge=runs/text8_judge --judge_note="$judge" $short $rounds
+  sample --out=$out/sdtt/points.jsonl --samples="${SAMPLES:-256}" --steps=6,8,11,16,24,32,64 $short $rounds
   likelihood --out=$out/sdtt/likelihood.jsonl $short $rounds
 }
 $python $out/report.py --folder=$out/sdtt
