@@ -46,7 +46,9 @@ $PY -m sbdjax bench parallel --checkpoint=smollm2-135m --dtype=float32 $SIZES --
 $PY experiments/gallery.py jacobi_stories260k/latency.png jacobi_stories260k/speedup.png
 $PY $OUT/masks.py --out=$OUT/masks.png
 
-# Figures 3 and 4, of the model before forcing.
+# Figures 3 and 4: of the model before forcing, of the model after the first round, and of several blocks.
 $PY -m sbdjax trajectories --config=preset:stories_jacobi --workdir=runs/base_trajectories \
   --config.collect.limit=64 --config.collect.shard_size=64
 $PY $OUT/trajectory.py --trajectories=runs/base_trajectories --out=$OUT/trajectory
+$PY $OUT/trajectory.py --trajectories=runs/jacobi/round2/trajectories --blocks=2 --quantile=0.5 --out=$OUT/forced
+$PY $OUT/trajectory.py --multiblock=runs/jacobi/round2 --out=$OUT/multiblock

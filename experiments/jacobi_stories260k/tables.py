@@ -118,16 +118,24 @@ ORIGINAL, CLLM = "stories260K", "CLLM*"
 FORCED = {n: f"Jacobi Forcing, round {n}" for n in (1, 2)}
 
 
-def tpf(label: str = FORCED[2], decoding: str = "Jacobi", block_size: int = 16) -> float:
+def tpf(
+  label: str = FORCED[2], decoding: str = "Jacobi", block_size: int = 16, name: str = "methods"
+) -> float:
   """Tokens per forward; of block sizes other than 16 from blocks.jsonl."""
-  name = "methods" if block_size == 16 else "blocks"
+  name = name if block_size == 16 else "blocks"
   return point(name, label, decoding, block_size)["tpf"]
 
 
-def nll(label: str) -> float:
+def nll(label: str, name: str = "methods") -> float:
   """Judge NLL of a model's text."""
   decoding = "AR" if label == ORIGINAL else "Jacobi"
-  return point("methods", label, decoding)["judge_nll"]
+  return point(name, label, decoding)["judge_nll"]
+
+
+def cost(label: str) -> tuple[float, ...]:
+  """How much worse a model's text is than the original's, a share of its judge NLL, with its bounds."""
+  found = paired.nll_difference(point("methods", label, "Jacobi"), point("methods", ORIGINAL, "AR"))
+  return tuple(x for x in found if x is not None)
 
 
 def draw_blocks(path: pathlib.Path, rows: list[dict] | None = None) -> None:

@@ -98,13 +98,14 @@ def counts(examples: Sequence[Example]) -> dict[str, Any]:
   }
 
 
-def busiest(examples: Sequence[Example], blocks: int) -> int:
-  """The text whose first blocks hold most stationary tokens."""
+def text_at(examples: Sequence[Example], blocks: int, quantile: float) -> int:
+  """The text at this quantile of how many stationary tokens its first blocks hold; 1: the most."""
 
   def found(example: Example) -> int:
     return sum(int((kinds(p)[1:-1] == STATIONARY).sum()) for p in example.trajectories[:blocks])
 
-  return max(range(len(examples)), key=lambda i: found(examples[i]))
+  order = sorted(range(len(examples)), key=lambda i: found(examples[i]), reverse=True)
+  return order[round((1 - quantile) * (len(order) - 1))]
 
 
 def shown(example: Example, tokenizer: Tokenizer, blocks: int) -> list[dict[str, Any]]:
@@ -193,7 +194,7 @@ def of_folder(args: argparse.Namespace) -> dict[str, Any]:
   """Counts over all texts of a folder, and one of them to draw."""
   store = Store(args.trajectories)
   examples = list(store)
-  at = busiest(examples, args.blocks)
+  at = text_at(examples, args.blocks, args.quantile)
   kept = ("checkpoint", "block_size", "examples", "draft", "seed", "weights_crc32")
   settings = {name: store.settings[name] for name in kept if name in store.settings}
   drawn = shown(examples[at], load_tokenizer(args.tokenizer), args.blocks)
@@ -208,6 +209,9 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("--out", required=True, help="OUT.png and OUT.jsonl are written")
   parser.add_argument("--tokenizer", default="tok512", help="of the model that decoded")
   parser.add_argument("--blocks", type=int, default=3, help="of one text that are drawn")
+  parser.add_argument(
+    "--quantile", type=float, default=1.0, help="of texts by their stationary tokens; 1: the most"
+  )
   parser.add_argument("--prompt", default="Once upon a time, there was a little girl named Lily.")
   parser.add_argument(
     "--tokens", type=int, default=48, help="of multi-block decoding that are drawn"
