@@ -108,14 +108,21 @@ ALL = (
     _sh(_JACOBI),
   ),
   Figure(f"{_JACOBI}/masks.png", f"{_JACOBI}/masks.py", "draw", (), ""),
-  Figure(
-    f"{_JACOBI}/trajectory.png", f"{_JACOBI}/trajectory.py", "draw", ("trajectory.jsonl",),
-    _sh(_JACOBI),
+  *(
+    Figure(
+      f"{_JACOBI}/{name}.png", f"{_JACOBI}/trajectory.py", "draw", (f"{name}.jsonl",),
+      _sh(_JACOBI), (f"{name}.jsonl",),
+    )
+    for name in ("trajectory", "forced", "multiblock")
   ),
   Figure(
     f"{_TEXT8}/figure3.png", f"{_TEXT8}/report.py", "draw", _FIGURE3, _sh(_TEXT8, "measure.sh"),
   ),
   Figure(f"{_TEXT8}/masks.png", f"{_TEXT8}/masks.py", "draw", (), ""),
+  Figure(
+    f"{_TEXT8}/windows.png", f"{_TEXT8}/tables.py", "draw_windows", ("windows.jsonl",),
+    _sh(_TEXT8, "measure.sh"),
+  ),
   Figure(
     f"{_TEXT8}/ablations/figure3.png", f"{_TEXT8}/report.py", "draw",
     tuple(f"ablations/{name}" for name in _FIGURE3), _sh(_TEXT8, "measure.sh"),

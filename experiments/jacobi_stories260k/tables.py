@@ -138,6 +138,12 @@ def cost(label: str) -> tuple[float, ...]:
   return tuple(x for x in found if x is not None)
 
 
+def counted(name: str, count: str, per: str) -> float:
+  """One count of trajectories / another one."""
+  (found,) = lines_of(f"{name}.jsonl")
+  return found[count] / found[per]
+
+
 def draw_blocks(path: pathlib.Path, rows: list[dict] | None = None) -> None:
   """Figure 5b: tokens per forward against block size, a curve each way to decode."""
   rows = read(HERE / "blocks.jsonl") if rows is None else rows
