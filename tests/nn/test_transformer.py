@@ -175,9 +175,16 @@ def cached_step(lm, num_causal):
   return run
 
 
-@pytest.mark.parametrize("widths", [(9,), (1,) * 9, (4, 3, 2), (2, 7)])
-def test_a_cached_forward_in_pieces_equals_one_uncached_forward(tiny, widths):
-  lm, params = tiny
+@pytest.mark.parametrize(
+  ("widths", "changes"),
+  [
+    *((widths, dict(rope_interleaved=True)) for widths in [(9,), (1,) * 9, (4, 3, 2), (2, 7)]),
+    ((4, 3, 2), VARIANTS["bert"]),
+  ],
+)
+def test_a_cached_forward_in_pieces_equals_one_uncached_forward(widths, changes):
+  lm = models.lm_of(**changes)
+  params = models.random_params(lm)
   tokens = models.tokens(B, T)
   expected = logits_of(lm, params, tokens, masks.Causal())
   cache, first = lm.init_cache(B, T), 0
