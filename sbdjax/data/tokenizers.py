@@ -143,7 +143,7 @@ def _load_folder(folder: pathlib.Path) -> Tokenizer:
     if both := find(*names):
       return _load_bpe(folder, *both)
   if file := find("vocab.txt"):
-    library = vocabulary_files.of_vocab_txt(*file, tokenizer_config(folder))
+    library = vocabulary_files.of_vocab_txt(file[0], tokenizer_config(folder))
     if library is not None:
       return with_settings(library, folder)
   found = sorted(folder.glob("tok*.bin"))
