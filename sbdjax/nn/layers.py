@@ -81,7 +81,7 @@ class Attention(nn.Module):
 
 
 def norms_around(config: TransformerConfig, norm: Norm) -> tuple[Norm, Norm]:
-  """(before, after): `norm` on the side of a sublayer where `norm_order` has it, nothing on the other.
+  """(before, after): `norm` on that side of a sublayer where `norm_order` has it, else nothing.
 
   after(x + sublayer(before(x))) is x + sublayer(norm(x)), or norm(x + sublayer(x)).
   """
@@ -93,7 +93,7 @@ def _as_it_is(x: jax.Array) -> jax.Array:
 
 
 class Layer(nn.Module):
-  """Residual layer, normed by `norm_order`; returns the hidden states and this forward's keys and values."""
+  """Residual layer, its norms by `norm_order`; returns the hidden states and this forward's k and v."""
 
   config: TransformerConfig
   keep_kv: bool

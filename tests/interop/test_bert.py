@@ -1,4 +1,4 @@
-"""BERT from its own tensors: logits against numpy, what is folded and ignored, and what may be put on it."""
+"""BERT from its own tensors: logits against numpy, what is folded and ignored, what is put on it."""
 
 import json
 import math
