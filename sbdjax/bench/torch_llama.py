@@ -62,12 +62,13 @@ def make_llama(config: TransformerConfig, params: Mapping[str, Any]) -> Any:
   """A LlamaForCausalLM with our weights, in float32 on the CPU.
 
   Raises:
-    UsageError: the model is not a plain Llama (biases, QK norm, rescaled rotary frequencies).
+    UsageError: the model is not a plain Llama (biases, other norms, rescaled rotary frequencies).
   """
   import torch
   import transformers
 
-  if config.qkv_bias or config.qk_norm or config.rope_scaling is not None:
+  changed = config.qkv_bias or config.qk_norm or config.embedding_norm
+  if changed or config.rope_scaling is not None or config.norm_order != "pre":
     raise UsageError("only plain Llama models can be compared with transformers: use --no_torch")
   tensors = state_dict(config, params)
   settings = transformers.LlamaConfig(

@@ -3,8 +3,8 @@
 SRC is whatever the other verbs take as --checkpoint: an embedded name, a llama2.c file, a file or
 training workdir of this package, or a Hugging Face directory. DST must not exist, or be empty. It
 gets config.json, safetensors, the tokenizer's files and generation_config.json; `transformers`
-opens it where it has a class for the network (Llama, Qwen2, Qwen3, GPT-2, ESM-2). Of a model with an
-adapter the directory is the base, and adapter.safetensors in it the adapter; where DST ends in
+opens it where it has a class for the network (Llama, Qwen2, Qwen3, GPT-2, ESM-2, BERT). Of a model with
+an adapter the directory is the base, and adapter.safetensors in it the adapter; where DST ends in
 .safetensors, it is the adapter alone. --dtype is that of both.
 
 --mask_token gives a next-token model the mask token that SBD needs: "reserved" uses a token that

@@ -18,8 +18,8 @@ _MAX_VOCABULARY = 1 << 24
 GPT2_END = "<|endoftext|>"
 # Tried in this order where no file beside tokenizer.json names them.
 _COMMON_NAMES = {
-  "bos": ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<bos>", "<cls>", GPT2_END),
-  "eos": ("</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", GPT2_END),
+  "bos": ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<bos>", "<cls>", "[CLS]", GPT2_END),
+  "eos": ("</s>", "<|end_of_text|>", "<|im_end|>", "<eos>", "[SEP]", GPT2_END),
   "mask": ("<|mask|>", "<|MASK|>", "<|mdm_mask|>", "<mask>", "[MASK]"),
 }
 _SETTING_FILES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -38,6 +38,9 @@ class Settings(TypedDict, total=False):
   eos_token: str | _Token | None
   mask_token: str | _Token | None
   add_bos_token: bool | None
+  do_lower_case: bool | None
+  strip_accents: bool | None
+  tokenize_chinese_chars: bool | None
   tokenizer_class: str | None
   added_tokens_decoder: dict[str, Any]
 

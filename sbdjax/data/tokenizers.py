@@ -143,7 +143,7 @@ def _load_folder(folder: pathlib.Path) -> Tokenizer:
     if both := find(*names):
       return _load_bpe(folder, *both)
   if file := find("vocab.txt"):
-    library = vocabulary_files.esm(*file)
+    library = vocabulary_files.of_vocab_txt(file[0], tokenizer_config(folder))
     if library is not None:
       return with_settings(library, folder)
   found = sorted(folder.glob("tok*.bin"))
@@ -151,7 +151,7 @@ def _load_folder(folder: pathlib.Path) -> Tokenizer:
     return Llama2cTokenizer.load(contained(folder, found[0], DataError))
   raise UsageError(
     f"no tokenizer in folder {folder}: expected tokenizer.json, encoder.json + vocab.bpe, "
-    "vocab.json + merges.txt, ESM's vocab.txt, or one tok*.bin"
+    "vocab.json + merges.txt, ESM's or BERT's vocab.txt, or one tok*.bin"
   )
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints without a tokenizer.json: Qwen2's BPE files and ESM's vocab.txt."""
+"""Tokenizers of checkpoints without a tokenizer.json: Qwen2's BPE, ESM's and BERT's vocab.txt."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ ESM_ALPHABET = (
   *"LAGVSERTIDPKQNFYMHWCXBUZO.-",
   *("<null_1>", "<mask>"),
 )
+_BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # How Qwen2 cuts text before the merges: contractions, words with one leading sign, single digits,
 # signs, line ends, spaces.
 _QWEN2_WORDS = (
@@ -68,23 +69,65 @@ def _added(x: Mapping[str, Any]) -> tokenizers.AddedToken:
   return tokenizers.AddedToken(x["content"], special=bool(x.get("special", False)), **flags)
 
 
-def esm(vocab: pathlib.Path) -> tokenizers.Tokenizer | None:
-  """ESM's tokenizer, one token per residue, or None where `vocab` is another kind of vocab.txt.
+def of_vocab_txt(vocab: pathlib.Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer | None:
+  """The tokenizer of a vocab.txt, ESM's or BERT's, or None where it is of another kind.
+
+  Args:
+    vocab: a token a line, in the order of their ids.
+    settings: tokenizer_config.json; for BERT's WordPiece, see `bert`.
 
   Raises:
     DataError: it cannot be read.
   """
   try:
-    tokens = vocab.read_text("utf-8").split()
+    text = vocab.read_text("utf-8")
   except (OSError, ValueError) as error:
     raise DataError(f"cannot read {vocab}: {error}") from error
-  return esm_library(tokens) if {"<cls>", "<eos>", "<mask>", "<unk>"} <= set(tokens) else None
+  if {"<cls>", "<eos>", "<mask>", "<unk>"} <= set(tokens := text.split()):
+    return esm_library(tokens)
+  tokens = [line.rstrip("\r") for line in text.rstrip("\r\n").split("\n")]
+  return bert(tokens, settings) if {"[UNK]", "[CLS]", "[SEP]", "[MASK]"} <= set(tokens) else None
 
 
-def esm_library(tokens: Sequence[str]) -> tokenizers.Tokenizer:
-  """A tokenizer of single residues from its tokens in the order of their ids."""
+def bert(tokens: Sequence[str], settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+  """BERT's tokenizer: WordPiece, or a token a residue where all tokens are single letters.
+
+  `transformers` reads such letters (AntiBERTy's) with spaces between them only, and a sequence
+  without spaces as one unknown word; here both give the same tokens. Texts come back without spaces.
+
+  Args:
+    tokens: in the order of their ids, [UNK], [CLS], [SEP] and [MASK] among them.
+    settings: may hold `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`, as
+      transformers' BertTokenizer takes them. Where nothing says whether to lower the case, that is
+      so if no token has a capital; `transformers` then does it in any case.
+  """
+  special = [token for token in tokens if token.startswith("[") and token.endswith("]")]
+  plain = set(tokens) - set(special)
+  if all(len(token) == 1 for token in plain):
+    return esm_library(tokens, unknown="[UNK]")
+  library = tokenizers.Tokenizer(
+    models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
+  )
+  lowered = settings.get("do_lower_case")
+  library.normalizer = normalizers.BertNormalizer(
+    lowercase=not any(x != x.lower() for x in plain) if lowered is None else lowered,
+    strip_accents=settings.get("strip_accents"),
+    handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
+  )
+  library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  library.decoder = decoders.WordPiece()
+  library.add_special_tokens([token for token in _BERT_SPECIAL if token in special])
+  return library
+
+
+def esm_library(tokens: Sequence[str], unknown: str = "<unk>") -> tokenizers.Tokenizer:
+  """A tokenizer of single residues from its tokens in the order of their ids.
+
+  Args:
+    unknown: the token of anything else; tokens that begin as it does are special.
+  """
   ids = {token: i for i, token in enumerate(tokens)}
-  library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+  library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
   known = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
   library.pre_tokenizer = pre_tokenizers.Sequence(
     [
@@ -93,5 +136,5 @@ def esm_library(tokens: Sequence[str]) -> tokenizers.Tokenizer:
     ]
   )
   library.decoder = decoders.Fuse()
-  library.add_special_tokens([token for token in tokens if token.startswith("<")])
+  library.add_special_tokens([token for token in tokens if token.startswith(unknown[0])])
   return library

@@ -260,7 +260,8 @@ def save_pretrained(
   config.json names the first architecture of `hf.families.FAMILIES` that is this very network
   (weights of a Mistral come out as a Llama's), the mask token, and under "sbdjax" what Hugging
   Face has no key for. Rotary pairs of llama2.c are reordered to Hugging Face's. `transformers`
-  opens what it has a class for: Llama, Qwen2, Qwen3, GPT-2 and ESM-2.
+  opens what it has a class for: Llama, Qwen2, Qwen3, GPT-2, ESM-2 and BERT (whose token types are
+  part of the positions once it is opened, and are written as zeros).
 
   Args:
     folder: must not exist, or be empty.

@@ -39,6 +39,7 @@ LARGEST = {
 }
 _CHOICES = {
   "norm": ("rms", "layer"),
+  "norm_order": ("pre", "post"),
   "mlp": ("swiglu", "gelu", "gelu_tanh"),
   "positions": ("rotary", "learned"),
   "param_dtype": ("float32", "bfloat16", "float16"),
@@ -78,12 +79,15 @@ class TransformerConfig:
     product_dtype: dtype that activations and weights are rounded to where they are multiplied; the
       sum is float32 at least. "": `compute_dtype`. Attention is not rounded.
     remat: what the backward pass may keep of a layer: "none", "dots", "attention" or "full".
-    norm: "rms", or "layer" for LayerNorm with scale and bias (GPT-2, ESM-2).
-    mlp: "swiglu", or a plain two-layer MLP with "gelu" (ESM-2) or its tanh form "gelu_tanh" (GPT-2).
-    positions: "rotary", or "learned" for an embedding of `max_seq_len` rows (GPT-2).
-    o_bias: bias on the output of attention (GPT-2, ESM-2).
-    mlp_bias: biases in the MLP (GPT-2, ESM-2).
-    mlm_head: logits = W norm(gelu(dense h)) + bias instead of W h (ESM-2).
+    norm: "rms", or "layer" for LayerNorm with scale and bias (GPT-2, ESM-2, BERT).
+    norm_order: "pre": x + sublayer(norm(x)), and a final norm after the last layer; "post":
+      norm(x + sublayer(x)) without a final norm (BERT), so that what leaves a layer is normed.
+    embedding_norm: a norm of the embeddings, positions included, before the first layer (BERT).
+    mlp: "swiglu", or a plain two-layer MLP with "gelu" (ESM-2, BERT) or its tanh form "gelu_tanh" (GPT-2).
+    positions: "rotary", or "learned" for an embedding of `max_seq_len` rows (GPT-2, BERT).
+    o_bias: bias on the output of attention (GPT-2, ESM-2, BERT).
+    mlp_bias: biases in the MLP (GPT-2, ESM-2, BERT).
+    mlm_head: logits = W norm(gelu(dense h)) + bias instead of W h (ESM-2, BERT).
     token_dropout: mask tokens enter as zeros and the others are scaled by 0.88 / (1 - share of
       masks), so that the sum keeps its size (ESM-2; at inference too). Needs the whole text in one
       forward, hence no cache.
@@ -130,6 +134,8 @@ class TransformerConfig:
   unused_rows: int = 0
   dropout: float = 0.0
   adapter: AdapterConfig | None = None
+  norm_order: str = "pre"
+  embedding_norm: bool = False
 
   @property
   def precision(self) -> str:

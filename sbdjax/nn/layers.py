@@ -23,6 +23,7 @@ from sbdjax.nn.parts import MLP, RMSNorm, dense_init, make_norm
 
 # ((k, ...), (v, ...)) of a cache, each [N, B, K, S, Dh]; the slots of several follow one another.
 CachedKV = tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
+Norm = Callable[[jax.Array], jax.Array]
 Attend = Callable[[jax.Array, tuple[parts.KVPart, ...], tuple[parts.KVPart, ...], Any], jax.Array]
 
 
@@ -79,8 +80,20 @@ class Attention(nn.Module):
     return out, (k, v)
 
 
+def norms_around(config: TransformerConfig, norm: Norm) -> tuple[Norm, Norm]:
+  """(before, after): `norm` on that side of a sublayer where `norm_order` has it, else nothing.
+
+  after(x + sublayer(before(x))) is x + sublayer(norm(x)), or norm(x + sublayer(x)).
+  """
+  return (norm, _as_it_is) if config.norm_order == "pre" else (_as_it_is, norm)
+
+
+def _as_it_is(x: jax.Array) -> jax.Array:
+  return x
+
+
 class Layer(nn.Module):
-  """Pre-norm residual layer; returns the hidden states and this forward's keys and values."""
+  """Residual layer, its norms by `norm_order`; returns the hidden states and this forward's k and v."""
 
   config: TransformerConfig
   keep_kv: bool
@@ -92,12 +105,14 @@ class Layer(nn.Module):
     self, x_BxTxD: jax.Array, of_layer: Any, cached_kv: Any, rotary: Any, plan: Any
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
     c, (layer, keys_B) = self.config, of_layer
+    before, after = norms_around(c, make_norm(c, name="attn_norm"))
     attended, kv = Attention(c, self.attend, self.num_open, name="attn")(
-      make_norm(c, name="attn_norm")(x_BxTxD), layer, cached_kv, rotary, plan
+      before(x_BxTxD), layer, cached_kv, rotary, plan
     )
-    x_BxTxD = x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0)
-    transformed = MLP(c, self.num_open, name="mlp")(make_norm(c, name="mlp_norm")(x_BxTxD))
-    x_BxTxD = x_BxTxD + drop_channels(transformed, c.dropout, keys_B, 1)
+    x_BxTxD = after(x_BxTxD + drop_channels(attended, c.dropout, keys_B, 0))
+    before, after = norms_around(c, make_norm(c, name="mlp_norm"))
+    transformed = MLP(c, self.num_open, name="mlp")(before(x_BxTxD))
+    x_BxTxD = after(x_BxTxD + drop_channels(transformed, c.dropout, keys_B, 1))
     return x_BxTxD, (kv if self.keep_kv else None)
 
 
@@ -157,7 +172,8 @@ def run_layers(
     num_open: how many tokens, the last ones, an adapter acts on.
 
   Returns:
-    The residual stream [B, T, D], and None or (k, v), each [N, B, K, T, Dh].
+    The residual stream [B, T, D] (normed, if `norm_order` is "post"), and None or (k, v), each
+    [N, B, K, T, Dh].
   """
   of_layers, keep_kv = per_layer(config, keys_B), cached_kv is not None
   layers: Any = module.get_variable("params", "layers")

@@ -61,7 +61,11 @@ class HeadConfig:
 
 
 def layer_config(trunk: TransformerConfig, head: HeadConfig) -> TransformerConfig:
-  """The trunk's own block, `head.num_layers` times, with positions as rotary channels.
+  """The trunk's own block, `head.num_layers` times, pre-norm and with positions as rotary channels.
+
+  The stream of a post-norm trunk (BERT) is its output after its last norm; no other norm follows
+  before the map to the vocabulary. The blocks on it are pre-norm all the same: they start untrained,
+  when post-norm layers are delicate (Xiong et al. 2020, arXiv:2002.04745).
 
   Channels are rotated in neighbouring pairs, so that the first half of a query's channels turns
   with the one position and the second half with the other, as the paper has it (appendix E.3).
@@ -83,6 +87,8 @@ def layer_config(trunk: TransformerConfig, head: HeadConfig) -> TransformerConfi
     rope_frequencies=None,
     token_dropout=False,
     pad_id=None,
+    norm_order="pre",
+    embedding_norm=False,
   )
 
 

@@ -45,7 +45,10 @@ class Transformer(nn.Module):
       self.position_embedding = self.param("position_embedding", init, rows, c.param_dtype)
     if c.adapter is not None:
       self.mask_embedding = self.param(adapter.MASK_EMBEDDING, init, (c.d_model,), adapter.DTYPE)
-    self.final_norm = make_norm(c)
+    if c.embedding_norm:
+      self.embedding_norm = make_norm(c)
+    if c.norm_order == "pre":
+      self.final_norm = make_norm(c)
     if c.mlm_head:
       zeros = nn.initializers.zeros
       self.dense_kernel = self.param("dense_kernel", init, (c.d_model, c.d_model), c.param_dtype)
@@ -76,7 +79,7 @@ class Transformer(nn.Module):
       # Scratch beyond the end must stay finite, though nothing that counts may look at it.
       rows = jnp.take(self.position_embedding, positions_BxT, axis=0, mode="clip")
       x_BxTxD = x_BxTxD + rows.astype(x_BxTxD.dtype)
-    return x_BxTxD
+    return self.embedding_norm(x_BxTxD) if c.embedding_norm else x_BxTxD
 
   def _embed_masks(self, x_BxTxD: jax.Array, tokens_BxT: jax.Array, opened: int) -> jax.Array:
     """`x`, in which masks among the last `opened` tokens are the adapter's embedding of them."""
@@ -93,7 +96,7 @@ class Transformer(nn.Module):
     cached_kv: CachedKV | None,
     keys_B: jax.Array | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-    """Runs the layers and the final norm.
+    """Runs the layers and the final norm, if there is one (`norm_order`).
 
     Args:
       tokens_BxT: int32 token ids.
@@ -103,17 +106,21 @@ class Transformer(nn.Module):
       keys_B: of dropout, one per row; None: nothing is dropped.
 
     Returns:
-      hidden [B, T, D] after the final norm, and None or this forward's (k, v), each
+      hidden [B, T, D] after the last norm, and None or this forward's (k, v), each
       [N, B, K, T, Dh].
 
     Raises:
       UsageError: a cache for a model with token dropout.
     """
     x_BxTxD, kv = self.stream(tokens_BxT, positions_BxT, mask, cached_kv, keys_B)
-    x_BxTxD = self.final_norm(x_BxTxD)
+    x_BxTxD = self._finish(x_BxTxD)
     if self.config.mlm_head and self.is_initializing():
       self.logits(x_BxTxD)  # a norm's parameters come into being where it is first called
     return x_BxTxD, kv
+
+  def _finish(self, stream_BxTxD: jax.Array) -> jax.Array:
+    """The final norm; a stream of post-norm layers is normed already."""
+    return self.final_norm(stream_BxTxD) if self.config.norm_order == "pre" else stream_BxTxD
 
   @nn.compact
   def stream(
@@ -124,7 +131,10 @@ class Transformer(nn.Module):
     cached_kv: CachedKV | None,
     keys_B: jax.Array | None = None,
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-    """As `__call__`, but the residual stream as the last layer leaves it, before the final norm."""
+    """As `__call__`, but the residual stream as the last layer leaves it, before the final norm.
+
+    With `norm_order="post"` that is after the last layer's own norm: what `__call__` gives.
+    """
     c = self.config
     num_queries = tokens_BxT.shape[1]
     opened = 0 if c.adapter is None else num_open(mask, num_queries)
@@ -151,8 +161,8 @@ class Transformer(nn.Module):
     )
 
   def stream_logits(self, stream_BxTxD: jax.Array) -> jax.Array:
-    """`logits` of what `stream` returns: the final norm, then the head."""
-    return self.logits(self.final_norm(stream_BxTxD))
+    """`logits` of what `stream` returns: the final norm, if there is one, then the head."""
+    return self.logits(self._finish(stream_BxTxD))
 
   def logits(self, hidden_BxTxD: jax.Array) -> jax.Array:
     """float32 logits [..., V]; -1e30 for rows of the vocabulary that stand for no token."""

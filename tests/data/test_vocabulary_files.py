@@ -71,7 +71,71 @@ def test_esm_as_transformers_reads_it(esm):
     assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
 
 
-def test_another_vocab_txt_is_not_taken_for_esm(tmp_path):
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [*BERT, "the", "cat", "##s", "##it", "s", ",", "caf", "##e", "中"]
+
+
+def bert(folder, tokens, **settings):
+  (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", "utf-8")
+  if settings:
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  return load_tokenizer(str(folder))
+
+
+def test_berts_word_pieces(tmp_path):
+  tokenizer = bert(tmp_path, WORDS)
+  ids = tokenizer.encode("The cats, café[MASK]中sit dog", bos=True, eos=True)
+  assert [WORDS[i] for i in ids] == (
+    "[CLS] the cat ##s , caf ##e [MASK] 中 s ##it [UNK] [SEP]".split()
+  )
+  assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id) == (2, 3, 4)
+  assert tokenizer.vocab_size == len(WORDS)
+  assert tokenizer.decode(ids[1:4]) == "the cats"
+  with pytest.raises(UsageError, match="WordPiece"):
+    tokenizer.token_bytes()
+
+
+@pytest.mark.parametrize(
+  ("tokens", "settings", "pieces"),
+  [
+    (WORDS, {}, "the caf ##e"),
+    ([*WORDS, "The"], {}, "The [UNK]"),
+    ([*WORDS, "The"], {"do_lower_case": True}, "the caf ##e"),
+    (WORDS, {"do_lower_case": False}, "[UNK] [UNK]"),
+    (WORDS, {"strip_accents": False}, "the [UNK]"),
+  ],
+)
+def test_the_case_of_berts_words(tmp_path, tokens, settings, pieces):
+  assert [
+    tokens[i] for i in bert(tmp_path, tokens, **settings).encode("The café")
+  ] == pieces.split()
+
+
+def test_berts_residues_with_spaces_and_without(tmp_path):
+  tokens = [*BERT, *"ACDEFGHIKLMNPQRSTVWY"]
+  tokenizer = bert(tmp_path, tokens)
+  expected = [2, *(tokens.index(x) for x in "EVQ"), 4, tokens.index("L"), 3]
+  for text in ("E V Q [MASK] L", "EVQ[MASK]L"):
+    assert tokenizer.encode(text, bos=True, eos=True) == expected
+  assert tokenizer.decode(expected, show_mask="_") == "EVQ_L"
+  assert tokenizer.encode("e") == [1]
+  assert tokenizer.token_bytes()[4:7] == [b"", b"A", b"C"]
+
+
+def test_bert_as_transformers_reads_it(tmp_path):
+  transformers = pytest.importorskip("transformers", reason="needs the extra `parity`")
+  residues = [*BERT, *"ACDEFGHIKLMNPQRSTVWY"]
+  for tokens, lowered, text in (
+    (WORDS, True, "The cats, café [MASK] 中sit dog\t."),
+    ([*WORDS, "The"], False, "The cats, café [MASK] 中sit dog"),
+    (residues, False, "E V Q [MASK] L X"),
+  ):
+    ours = bert(tmp_path, tokens)
+    theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=lowered)
+    assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+def test_another_vocab_txt_is_taken_for_neither(tmp_path):
   (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\n[MASK]\nthe\n##s\n")
   assert has_files(tmp_path)
   with pytest.raises(UsageError, match="no tokenizer in folder"):

@@ -99,7 +99,7 @@ def _parts(name):
   return config, GenerationDefaults(**{"eos_ids": (2, 3), "mask_id": config.mask_id} | how)
 
 
-NAMES = ("llama", "qwen3", "gpt2", "esm", "llada", "dream", "sdar")
+NAMES = ("llama", "qwen3", "gpt2", "esm", "bert", "llada", "dream", "sdar")
 
 
 def read_settings(path):

@@ -61,6 +61,19 @@ FAMILIES = {
   ),
 }
 
+_BERT = dict(
+  mlp="gelu", mlm_head=True, num_kv_heads=4, positions="learned", norm_order="post",
+  embedding_norm=True, norm_eps=1e-12, **_BIASES,
+)  # fmt: skip
+FAMILIES |= {
+  "bert": (dict(mask_id=4, **_BERT), dict(attention="full"), "BertForMaskedLM"),
+  "bert_plain": (
+    dict(mask_id=None, tie_embeddings=False, **_BERT),
+    dict(attention="full", eos_ids=()),
+    "BertForMaskedLM",
+  ),
+}
+
 
 def build(name, seed=0, tokenizer=None, **changes) -> Pretrained:
   """The model of FAMILIES[name]; `changes` are further fields of its network."""

@@ -118,6 +118,22 @@ def esm(rng):
   )
 
 
+def bert(rng):
+  h, dim = rng.choice([1, 3, 4]), rng.choice([5, 8])
+  return transformers.BertConfig(
+    vocab_size=33,
+    hidden_size=h * dim,
+    num_hidden_layers=rng.choice([1, 2, 3]),
+    num_attention_heads=h,
+    intermediate_size=rng.randrange(10, 60),
+    max_position_embeddings=32,
+    type_vocab_size=rng.choice([1, 2, 4]),
+    layer_norm_eps=rng.choice([1e-12, 1e-5, 1e-3]),
+    tie_word_embeddings=rng.random() < 0.5,
+    mask_token_id=4,
+  )
+
+
 CAUSAL = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3, "gpt2": gpt2}
 
 
@@ -222,6 +238,31 @@ def test_esm_with_masks_and_padding(tmp_path, seed, record_property):
   assert worst <= TOLERANCE
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bert_with_padding(tmp_path, seed, record_property):
+  """As a text of one segment, whose type is part of every position."""
+  config = bert(random.Random(f"bert{seed}"))
+  theirs = random_model(config, transformers.BertForMaskedLM, seed)
+  assert theirs.bert.embeddings.token_type_embeddings.weight[0].abs().mean() > 0.1
+  theirs.save_pretrained(tmp_path / "m")
+  ours = load_pretrained(tmp_path / "m")
+  rng = np.random.default_rng(seed)
+  tokens = rng.integers(4, 33, (4, LENGTH)).astype(np.int32)
+  lengths = np.array([24, 17, 11, 1])
+  padding = (np.arange(LENGTH) < lengths[:, None]).astype(np.int64)
+  with torch.no_grad():
+    expected = theirs(
+      torch.tensor(tokens, dtype=torch.long), attention_mask=torch.tensor(padding)
+    ).logits.numpy()
+  found = logits_of(ours, tokens, masks.Full(jnp.asarray(lengths)))
+  mask_id = ours.lm.config.mask_id
+  error = np.abs(without(mask_id, found) - without(mask_id, expected))
+  worst = float(error[padding == 1].max())
+  record_property("largest difference", worst)
+  assert worst <= TOLERANCE
+  assert expected.std() > 0.3, "logits so alike that anything would pass"
+
+
 def test_esm_with_rotations_rounded_in_training(tmp_path):
   """transformers takes ESM's rotary frequencies from the file; so must we, there and back."""
   frequencies = (1.0, 0.0371)
@@ -243,14 +284,16 @@ def test_esm_with_rotations_rounded_in_training(tmp_path):
   assert np.abs(usual - expected).max() > 0.01
 
 
-WRITTEN = ("llama", "llama_biases", "qwen2", "qwen3", "sbd", "gpt2", "esm", "esm_plain")
+WRITTEN = (
+  "llama", "llama_biases", "qwen2", "qwen3", "sbd", "gpt2", "esm", "esm_plain", "bert", "bert_plain"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_transformers_opens_what_is_written(tmp_path, name):
   model = hf_models.build(name)
   save_pretrained(tmp_path / "m", model, max_shard_bytes=4000)
-  masked = name.startswith("esm")
+  masked = name.startswith(("esm", "bert"))
   auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
   theirs, info = auto.from_pretrained(tmp_path / "m", output_loading_info=True)
   assert type(theirs).__name__ == hf_models.FAMILIES[name][2]

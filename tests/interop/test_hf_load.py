@@ -70,7 +70,7 @@ def same_params(a, b):
 
 
 def test_names_without_their_prefix(copy, saved):
-  for name, prefix in (("gpt2", "transformer."), ("esm", "esm.")):
+  for name, prefix in (("gpt2", "transformer."), ("esm", "esm."), ("bert", "bert.")):
     folder = copy(name, tensors=lambda t, p=prefix: {k.removeprefix(p): v for k, v in t.items()})
     same_params(load_pretrained(folder).params, load_pretrained(saved(name)).params)
     for path in folder.iterdir():
@@ -150,6 +150,9 @@ def test_the_rotary_settings_of_newer_files(copy, saved):
     ("llada", dict(embedding_size=16), "vocab_size", 16),
     ("esm", dict(token_dropout=None), "token_dropout", False),
     ("esm", dict(rope_theta=None), "rope_theta", 10_000.0),
+    ("bert", dict(layer_norm_eps=None), "norm_eps", 1e-12),
+    ("bert", dict(tie_word_embeddings=None), "tie_embeddings", True),
+    ("bert", dict(hidden_act=None, position_embedding_type=None), "norm_order", "post"),
   ],
 )
 def test_settings_left_out_or_written_otherwise(saved, name, keys, field, value):
@@ -320,6 +323,9 @@ def test_one_file_of_a_directory_points_to_the_directory(saved):
     ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), ("scale_attn_by_inverse_layer_idx",)),
     ("esm", dict(position_embedding_type="absolute"), ("position_embedding_type", "'rotary'")),
     ("esm", dict(emb_layer_norm_before=True), ("emb_layer_norm_before",)),
+    ("bert", dict(hidden_act="gelu_new"), ("hidden_act='gelu_new'", "'gelu'")),
+    ("bert", dict(position_embedding_type="relative_key"), ("relative_key", "'absolute'")),
+    ("bert", dict(is_decoder=True), ("is_decoder=True",)),
   ],
 )
 def test_what_is_not_supported_is_named(copy, name, keys, words):
@@ -329,7 +335,7 @@ def test_what_is_not_supported_is_named(copy, name, keys, words):
 # --- memory and devices ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "esm"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "esm", "bert"])
 def test_any_piece_of_a_leaf_is_that_piece_of_the_whole(saved, name):
   model = load_pretrained(saved(name))
   layout = configs.family_of(json.loads((saved(name) / "config.json").read_text()), "").layout

@@ -25,7 +25,7 @@ SMALL = AdapterConfig(rank=3, alpha=5.0)
 NAMES = [
   "qwen2",
   "gpt2",
-  *(pytest.param(name, marks=pytest.mark.long) for name in ("qwen3", "llama2c")),
+  *(pytest.param(name, marks=pytest.mark.long) for name in ("qwen3", "llama2c", "bert")),
 ]
 
 

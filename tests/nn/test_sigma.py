@@ -1,5 +1,6 @@
 """The causal blocks against numpy, and what each of their outputs may depend on."""
 
+import dataclasses
 import functools
 
 import jax
@@ -14,6 +15,7 @@ from sbdjax.nn.sigma import HeadConfig, two_positions
 from sbdjax.sigma_lm import in_order, make_sigma_lm
 from tests import models
 from tests.jit import quick_jit
+from tests.nn.test_transformer import VARIANTS
 from tests.reference import network
 
 L, MASK = 7, 12
@@ -44,7 +46,9 @@ def example(lm):
 
 def reference_target(lm, params, tokens_L, hidden_LxD, sigma_L):
   """Stream [L, D] in the order of sigma, float64, track by track as in Figure 1."""
-  c, p = lm.config, network.float64(params["head"])
+  # Pre-norm blocks, whatever the trunk is.
+  c = dataclasses.replace(lm.config, norm_order="pre")
+  p = network.float64(params["head"])
   size = c.head_dim // 2
   freq = network.frequencies(size, c.rope_theta, None)
   following = np.append(sigma_L[1:], sigma_L[-1])
@@ -81,8 +85,9 @@ def reference_target(lm, params, tokens_L, hidden_LxD, sigma_L):
   [
     (PAPER, {}),
     (ABLATED, dict(norm="layer", mlp="gelu", qkv_bias=True)),
+    (PAPER, VARIANTS["bert"]),
   ],
-  ids=["paper", "ablations, as ESM-2"],
+  ids=["paper", "ablations, as ESM-2", "on BERT"],
 )
 def test_drafts_and_targets_match_numpy(head, changes):
   lm = sigma_lm(head, **changes)

@@ -52,6 +52,16 @@ VARIANTS = {
     norm="layer", mlp="gelu_tanh", positions="learned", head_dim=5, max_seq_len=16, **BIASES
   ),
   "esm": dict(norm="layer", mlp="gelu", mlm_head=True, norm_eps=1e-3, **BIASES),
+  "bert": dict(
+    norm="layer",
+    mlp="gelu",
+    mlm_head=True,
+    positions="learned",
+    norm_order="post",
+    embedding_norm=True,
+    **BIASES,
+  ),
+  "post_norm_llama": dict(norm_order="post"),
   "half_precision_rotations": dict(rope_frequencies=(1.0, 0.0371)),
 }
 
@@ -165,9 +175,16 @@ def cached_step(lm, num_causal):
   return run
 
 
-@pytest.mark.parametrize("widths", [(9,), (1,) * 9, (4, 3, 2), (2, 7)])
-def test_a_cached_forward_in_pieces_equals_one_uncached_forward(tiny, widths):
-  lm, params = tiny
+@pytest.mark.parametrize(
+  ("widths", "changes"),
+  [
+    *((widths, dict(rope_interleaved=True)) for widths in [(9,), (1,) * 9, (4, 3, 2), (2, 7)]),
+    ((4, 3, 2), VARIANTS["bert"]),
+  ],
+)
+def test_a_cached_forward_in_pieces_equals_one_uncached_forward(widths, changes):
+  lm = models.lm_of(**changes)
+  params = models.random_params(lm)
   tokens = models.tokens(B, T)
   expected = logits_of(lm, params, tokens, masks.Causal())
   cache, first = lm.init_cache(B, T), 0
@@ -379,6 +396,7 @@ def test_full_remat_keeps_only_the_layers_inputs():
     (dict(rope_frequencies=(1.0,)), "2 pairs"),
     (dict(norm="batch"), "norm='batch'"),
     (dict(mlp="relu"), "mlp='relu'"),
+    (dict(norm_order="sandwich"), "norm_order='sandwich'"),
     (dict(positions="alibi"), "positions='alibi'"),
     (dict(token_dropout=True), "mask_id"),
     (dict(pad_id=1), "pad_id"),

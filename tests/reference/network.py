@@ -107,14 +107,15 @@ def embed(config, p, tokens_T, positions_T):
       x[t] *= 0.0 if token in (config.mask_id, config.pad_id) else 0.88 / (1 - share)
   if config.positions == "learned":
     x = x + p["position_embedding"][positions_T]
-  return x
+  return norm(config, p["embedding_norm"], x) if config.embedding_norm else x
 
 
 def layer(config, p, x, rotated, visible_TxT):
   """One layer; `rotated`: two functions that turn the [T, Dh] channels of a head of queries, of
   keys, by position."""
   c, attn = config, p["attn"]
-  h = norm(c, p["attn_norm"], x)
+  post = c.norm_order == "post"
+  h = x if post else norm(c, p["attn_norm"], x)
   q, k, v = (_heads(h, attn, name) for name in "qkv")
   if c.qk_norm:
     q = rms_norm(q, attn["q_norm"]["scale"], c.norm_eps)
@@ -124,6 +125,9 @@ def layer(config, p, x, rotated, visible_TxT):
   for head in range(c.num_heads):
     x = x + out[head] @ attn["o_kernel"][head]
   x = x + attn.get("o_bias", 0.0)
+  if post:
+    x = norm(c, p["attn_norm"], x)
+    return norm(c, p["mlp_norm"], x + mlp(c, p["mlp"], x))
   return x + mlp(c, p["mlp"], norm(c, p["mlp_norm"], x))
 
 
@@ -146,7 +150,7 @@ def stream(config, params, tokens_T, positions_T, visible_TxT):
 def logits_of(config, params, x):
   """Logits [T, V] of a residual stream."""
   c, p = config, float64(params)
-  x = norm(c, p["final_norm"], x)
+  x = norm(c, p["final_norm"], x) if c.norm_order == "pre" else x
   if c.mlm_head:
     x = norm(c, p["head_norm"], gelu(x @ p["dense_kernel"] + p["dense_bias"]))
   logits = x @ (p["embedding"] if c.tie_embeddings else p["head"]).T + p.get("head_bias", 0.0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sbdjax.errors import CheckpointError
+from sbdjax.interop.hf import names
 from sbdjax.nn.transformer import TransformerConfig
 
 Settings = Mapping[str, Any]
@@ -244,6 +245,23 @@ LAYOUTS: dict[str, SettingsLayout] = {
     derive=_derive_esm,
     write=_write_esm,
   ),
+  # Token types: those of a text of one segment; see `names.Column.folded`.
+  "bert": SettingsLayout(
+    keys=_BERT_KEYS | dict(norm_eps="layer_norm_eps"),
+    defaults={"layer_norm_eps": 1e-12, "tie_word_embeddings": True},
+    needs=_PLAIN
+    | {
+      "hidden_act": ("gelu",),
+      "position_embedding_type": ("absolute",),
+      "is_decoder": (False,),
+    },
+    fixed=_BIASES
+    | dict(mlp="gelu", mlm_head=True, positions="learned", norm_order="post", embedding_norm=True),
+    derive=lambda settings, where: {},
+    write=lambda config: dict(
+      hidden_act="gelu", position_embedding_type="absolute", type_vocab_size=names.TYPES
+    ),
+  ),
 }
 
 
@@ -312,4 +330,7 @@ FAMILIES: dict[str, Family] = {
   "GPT2LMHeadModel": Family("gpt2", "gpt2"),
   "EsmForMaskedLM": Family("esm", "esm", attention="full", masked=True),
   "EsmForDPLM": Family("esm", "esm", attention="full", masked=True),
+  "BertForMaskedLM": Family("bert", "bert", attention="full", masked=True),
+  # BERT with further heads, which are not read. Its files name no mask token.
+  "AntiBERTy": Family("bert", "bert", attention="full", masked=True, mask_id=4),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +21,36 @@ from sbdjax.interop.hf.tensor_files import Readable
 _CHUNK = 1 << 26
 
 
+class Folded(NamedTuple):
+  """A `Readable`: `table` with the first row of `other` added to each of its rows.
+
+  Attributes:
+    table: [R, D].
+    other: [T, D], T at least 1.
+  """
+
+  table: Readable
+  other: Readable
+
+  @property
+  def dtype(self) -> str:
+    return self.table.dtype
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.table.shape
+
+  @property
+  def itemsize(self) -> int:
+    return self.table.itemsize
+
+  def read(self, rows: range | None = None) -> np.ndarray:
+    """See `Readable`; sums in float32, as float32."""
+    found, row = self.table.read(rows), self.other.read(range(1))
+    # As it is, bit for bit: -0 + 0 is another zero.
+    return found if not row.any() else found.astype(np.float32) + row.astype(np.float32)
+
+
 class Tensors:
   """The tensors of a checkpoint under the names of the table, prefix or not."""
 
@@ -28,6 +58,9 @@ class Tensors:
     self.layout, self.where = layout, where
     self._column = names.COLUMNS[layout]
     self._stored = {self._bare(name): (name, x) for name, x in stored.items()}
+    for name, copy in self._column.copies.items():
+      if self._bare(copy) in self._stored:
+        self._stored[self._bare(name)] = self._stored.pop(self._bare(copy))
 
   def _bare(self, name: str) -> str:
     return names.modern(name).removeprefix(self._column.prefix)
@@ -61,7 +94,15 @@ class Tensors:
         f"{self.where}: tensor {name} has dtype {stored.dtype}; supported are "
         f"{', '.join(tensor_files.DTYPES)}: get a version that is not quantized"
       )
+    if self._column.folded is not None and name == self._column.folded[0]:
+      return self._fold(stored, self._column.folded[1])
     return stored
+
+  def _fold(self, table: Readable, other: str) -> Folded:
+    """`table` with the first row of the table called `other`; see `names.Column.folded`."""
+    found = self.find(other)
+    types = max(1, found.shape[0]) if found is not None and found.shape else 1
+    return Folded(table, self.get(other, (types, *table.shape[1:])))
 
   def rope_frequencies(self, usual: np.ndarray) -> tuple[float, ...] | None:
     """The rotary frequencies in the files, if this layout's network takes them from there and they
@@ -85,7 +126,7 @@ class Tensors:
 
   def check_all_used(self, used: set[str], tied: bool) -> None:
     """Raises CheckpointError for a tensor that is not `used`, ignored, or the head of a tied model."""
-    bare = {self._bare(name) for name in used}
+    bare = {self._bare(name) for name in (*used, *(self._column.folded or ()))}
     if tied:
       bare |= {self._bare(self._head)}
     surplus = sorted(

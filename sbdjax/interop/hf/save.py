@@ -56,7 +56,7 @@ def write(
   layout = families.FAMILIES[settings["architectures"][0]].layout
   settings["bos_token_id"] = getattr(tokenizer, "bos_id", None)
   tensors = _tensors(config, params, layout)
-  with _new_folder(folder) as temporary:
+  with new_folder(folder) as temporary:
     if tokenizer is not None:
       builtin = tokenizers.save(tokenizer, temporary)
       if builtin:
@@ -92,8 +92,13 @@ def _joined(folder: pathlib.Path, tokenizer: LibraryTokenizer, token_id: int) ->
 
 
 @contextlib.contextmanager
-def _new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A folder beside `folder` that gets its name once everything is in it."""
+def new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A folder beside `folder` that gets its name once everything is in it.
+
+  Raises:
+    UsageError: `folder` is taken.
+    CheckpointError: it cannot be written.
+  """
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise UsageError(f"{folder} exists already: name a new or empty folder")
   temporary = None
@@ -143,7 +148,13 @@ def _tensors(
     name: ToWrite(dtype, shapes[name], functools.partial(_make, sources))
     for name, sources in parts.items()
   }
-  inv_freq = names.COLUMNS[layout].inv_freq
+  column = names.COLUMNS[layout]
+  for name, copy in column.copies.items():
+    tensors[copy] = tensors[name]
+  if column.folded is not None:
+    zeros = np.zeros((names.TYPES, config.d_model), dtype)
+    tensors[column.folded[1]] = ToWrite(dtype, zeros.shape, lambda: zeros)
+  inv_freq = column.inv_freq
   if inv_freq:
     freq = rope.frequencies_of(config).astype(np.float32)
     for layer in range(config.num_layers):

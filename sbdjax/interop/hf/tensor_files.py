@@ -197,8 +197,8 @@ def refuse_pickle(path: pathlib.Path) -> CheckpointError:
   """The error for weights that only unpickling can open."""
   return CheckpointError(
     f"{path} is a pickle: opening one runs any code its author put into it, so only safetensors "
-    "are read; get the safetensors revision, or save it with safe_serialization=True in "
-    "transformers, where you trust the file"
+    "are read; get the safetensors revision, or convert it once with python -m "
+    "sbdjax.interop.unpickle FOLDER OUT, where you trust the file"
   )
 
 
