@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -150,16 +149,10 @@ def _rounded(w: jax.Array, x: jax.Array, product_dtype: str) -> tuple[jax.Array,
   return w.astype(dtype), x.astype(dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _linear(
+def _product(
   x: jax.Array, w_IxO: jax.Array, product_dtype: str, dtype: jnp.dtype | None
 ) -> jax.Array:
-  """x @ w, accumulated in float32 at least, in `dtype` (None: that of x).
-
-  Autodiff would compute the weight gradient as (g^T x)^T, for which XLA on CPU transposes g, and
-  with it recomputes whatever elementwise work made g. Here the narrower operand is the one that
-  is transposed; values are the same.
-  """
+  """x @ w, accumulated in float32 at least, in `dtype` (None: that of x)."""
   w, rounded = _rounded(w_IxO, x, product_dtype)
   return _contract(rounded, w, (x.ndim - 1,), (0,), x.dtype if dtype is None else dtype)
 
@@ -173,10 +166,17 @@ def _contract(
   return jax.lax.dot_general(a, b, numbers, preferred_element_type=wider).astype(dtype)
 
 
+# Autodiff would compute the weight gradient as (g^T x)^T, for which XLA on CPU transposes g, and
+# with it recomputes whatever elementwise work made g. Here the narrower operand is the one that
+# is transposed; values are the same.
+_linear = jax.custom_vjp(_product, nondiff_argnums=(2, 3))
+
+
 def _forward(
   x: jax.Array, w: jax.Array, product_dtype: str, dtype: jnp.dtype | None
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-  return _linear(x, w, product_dtype, dtype), (x, w)
+  # The product itself, not `_linear`: what remat's policies may keep is seen by its primitive.
+  return _product(x, w, product_dtype, dtype), (x, w)
 
 
 def _backward(
