@@ -97,7 +97,8 @@ ALL = (
     f"{_JACOBI}/blocks.png", f"{_JACOBI}/tables.py", "draw_blocks", ("blocks.jsonl",), _sh(_JACOBI)
   ),
   Figure(
-    f"{_JACOBI}/search.png", f"{_JACOBI}/tables.py", "draw_search", ("search.jsonl",), _sh(_JACOBI)
+    f"{_JACOBI}/search.png", f"{_JACOBI}/tables.py", "draw_search",
+    ("search.jsonl", "search_speeds.jsonl"), _sh(_JACOBI),
   ),
   Figure(
     f"{_JACOBI}/latency.png", f"{_JACOBI}/tables.py", "draw_latency", ("forwards.jsonl",),

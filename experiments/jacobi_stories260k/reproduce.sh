@@ -37,6 +37,7 @@ $PY experiments/tables.py --write
 # Appendices E and D.
 $PY -m sbdjax sweep --config=preset:stories_jacobi_search --workdir=runs/jf_search
 cp runs/jf_search/points.jsonl $OUT/search.jsonl
+cp runs/jf_search/speeds.jsonl $OUT/search_speeds.jsonl
 $PY experiments/gallery.py jacobi_stories260k/search.png
 # Figure 5a and appendix D: what a forward costs depends on shapes alone (SmolLM2: `make smollm2`).
 SIZES="--context=128 --block_sizes=1,2,4,8,16,32,64 --tokens=1,2,4,8,16,32,64,128,256"

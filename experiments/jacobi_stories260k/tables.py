@@ -168,13 +168,20 @@ def draw_blocks(path: pathlib.Path, rows: list[dict] | None = None) -> None:
 
 def draw_search(path: pathlib.Path) -> None:
   """Appendix E: tokens/s over block size and candidates, and the surface fitted to them."""
-  rows = lines_of("search.jsonl")
+  rows = read(HERE / "search.jsonl")
   x, y = (
     [r["settings"]["decoder"][name] for r in rows] for name in ("block_size", "num_candidates")
   )
   z = [r["tokens_per_second"] for r in rows]
   labels = ("block size, tokens", "candidates verified at once", "tokens/s")
   surface.draw(surface.fit(x, y, z), x, y, labels, path)
+
+
+def searched(block_size: int, num_candidates: int) -> dict:
+  """The point of appendix E with these settings."""
+  return markdown.find(
+    read(HERE / "search.jsonl"), block_size=block_size, num_candidates=num_candidates
+  )
 
 
 def draw_latency(path: pathlib.Path) -> None:

@@ -28,7 +28,7 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
         judge="stories260K",
         split="validation",
         num_prompts=24,
-        timed_prompts=6,
+        timed_prompts=4,
       ),
       decoder=dict(
         name="jacobi_multiblock", max_tokens=100, num_blocks=2, spawn_ratio=0.85, pool="ngrams"
