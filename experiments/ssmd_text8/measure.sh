@@ -39,15 +39,14 @@ ablations="no_residual=runs/text8_no_residual two_causal=runs/text8_two_causal"
 }
 $python $out/report.py --folder=$out/ablations
 
-# Self-distillation through time beside the model it began from, and self-speculation of the same age.
+# Self-distillation through time beside the model it began from.
 rm -f $out/sdtt/likelihood.jsonl
-rounds="SDTT1=runs/text8_sdtt_1 SDTT2=runs/text8_sdtt_2 SDTT3=runs/text8_sdtt_3"
+rounds="MDM=runs/text8_mdm_short SDTT1=runs/text8_sdtt_1 SDTT2=runs/text8_sdtt_2 SDTT3=runs/text8_sdtt_3"
 # shellcheck disable=SC2086
 {
-  sample --out=$out/sdtt/points.jsonl --samples="${SAMPLES:-256}" --steps=6,8,11,16,24,32,64 $short $rounds
-  likelihood --out=$out/sdtt/likelihood.jsonl $short $rounds
+  sample --out=$out/sdtt/points.jsonl --samples=128 --steps=8,16,32 $rounds
+  likelihood --out=$out/sdtt/likelihood.jsonl $rounds
 }
-$python $out/report.py --folder=$out/sdtt
 
 # Windows that grow as a cosine schedule has it, and in proportion to what is known.
 rules=1:0.01,1:0.02,1:0.04,1:0.083,1:0.125,1:0.167,1:0.25

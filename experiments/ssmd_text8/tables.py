@@ -137,6 +137,38 @@ def ablations() -> str:
   return markdown.table(head, rows)
 
 
+def sdtt() -> str:
+  """Self-distillation through time, by steps: how its samples are spelt, and what its sampler makes of text."""
+  sampled = {
+    (x["settings"]["label"], x["settings"]["decoder"]["steps"]): x
+    for x in lines("sdtt/points.jsonl") if "steps" in x["settings"].get("decoder", {})
+  }  # fmt: skip
+  bits = {
+    (x["label"], x["steps"]): x["bits_per_character"]
+    for x in lines("sdtt/likelihood.jsonl") if "steps" in x
+  }  # fmt: skip
+  rows = [
+    (
+      "MDM" if label == "MDM" else f"SDTT, round {label[-1]}",
+      steps,
+      f"{x['nfe']:.1f}",
+      f"{x['spelling']:.3f}",
+      f"{x['entropy']:.3f}",
+      f"{bits[label, steps]:.3f}",
+    )
+    for (label, steps), x in sampled.items()
+  ]
+  head = (
+    "model",
+    "steps",
+    "NFE",
+    "words spelled right",
+    "entropy",
+    "bits per character of the sampler",
+  )
+  return markdown.table(head, rows)
+
+
 def main(argv: list[str] | None = None) -> int:
   argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
   print(ablations())
