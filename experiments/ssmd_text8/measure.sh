@@ -41,7 +41,7 @@ $python $out/report.py --folder=$out/ablations
 
 # Self-distillation through time beside the model it began from.
 rm -f $out/sdtt/likelihood.jsonl
-rounds="MDM=runs/text8_mdm_short SDTT1=runs/text8_sdtt_1 SDTT2=runs/text8_sdtt_2 SDTT3=runs/text8_sdtt_3"
+rounds="MDM=runs/text8_mdm_short SDTT1=runs/text8_sdtt_1 SDTT2=runs/text8_sdtt_2"
 # shellcheck disable=SC2086
 {
   sample --out=$out/sdtt/points.jsonl --samples=128 --steps=8,16,32 $rounds
