@@ -112,13 +112,12 @@ def _describe(config: ConfigDict, found: Needs, console: Console) -> None:
 
 
 def _warn_of_few_tokens(config: ConfigDict, recipe: Recipe, console: Console) -> None:
-  """Says that a run is shorter than those that were seen to reach something."""
+  """Says that a run sees fewer tokens than the recipe asks for (`Recipe.tokens`)."""
   tokens = config.train.steps * config.train.batch_size * config.data.seq_len
   if tokens >= recipe.tokens:
     return
   console.print(
-    f"warning: this run sees {tokens:,} tokens. In this project's own runs the text that "
-    f"{recipe.decoder.split()[0].removeprefix('name=')} decodes in parallel was poor below "
+    f"warning: this run sees {tokens:,} tokens. A model of 260K parameters decoded in parallel badly below "
     f"{recipe.tokens:,} (experiments/one_task, budgets). Give more text, --epochs, or --self_distill "
     "with more --texts; or decode by sbd_verified, whose text is that of AR",
     style="yellow",

@@ -29,8 +29,8 @@ class Recipe:
     data: fields of the section `data`.
     noise: the data are the model's own Jacobi trajectories, and this is the section `data.noise`.
     block_size: tokens that a document's length and a row's are multiples of.
-    tokens: seen in training, with fewer of which a recorded run of this project lost most of what
-      decoding in parallel can reach; 0: not measured.
+    tokens: of training below which `finetune` warns that parallel decoding will be poor; 0: not
+      measured.
   """
 
   title: str
@@ -53,8 +53,7 @@ RECIPES = {
     loss=dict(name="sbd", block_size_min=2, block_size_max=16),
     decoder="name=sbd block_size=8 gamma=0.1",
     rates=(3e-3, 3e-4),
-    # experiments/one_task, budgets: with a quarter of it parallel text was right 8 times in 100, with
-    # half of it 35, with all of it 71; next-token text 27, 75 and 98.
+    # Figure "budgets" of experiments/one_task, whose longest run sees so many.
     tokens=2_000_000,
   ),
   "sbd_adapter": Recipe(
