@@ -119,7 +119,17 @@ OF_BUDGETS = tuple(
     ("sbd", "SBD", [AR, *_rules(8, ("eb_entropy",))]),
   )
 )
-SETS = {"methods": MODELS, "budgets": OF_BUDGETS}
+# Caches of Fast-dLLM (`none`: every forward pass runs the whole text) beside the exact one of blocks.
+CACHES = ("none", "block", "prefix", "dual")
+WAYS = ({"name": "static"}, {"name": "dynamic", "threshold": 0.9})
+OF_CACHES = (
+  Model(
+    "block_diffusion",
+    "block diffusion",
+    [{**way, "cache": c, "early_exit": True, "exit_at": "eos"} for way in WAYS for c in CACHES],
+  ),
+)
+SETS = {"methods": MODELS, "budgets": OF_BUDGETS, "caches": OF_CACHES}
 
 
 def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[Pass]) -> dict:

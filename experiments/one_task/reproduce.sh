@@ -17,6 +17,8 @@ $PY experiments/curves.py NTP=$RUNS/ntp SBD=$RUNS/sbd "SBD w/o NTP term=$RUNS/sb
   "block diffusion=$RUNS/block_diffusion" --metrics=eval/ntp_loss,eval/masked_loss \
   --out=$OUT/losses.png --record=$OUT/losses.jsonl
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl
+# Fast-dLLM's caches beside the exact one of blocks.
+$PY $OUT/measure.py --runs=$RUNS --set=caches --out=$OUT/caches.jsonl
 # Runs of smaller budgets, each with a schedule of its own (SBD, Figure 5).
 for steps in 250 500; do
   for method in ntp sbd; do
