@@ -2,8 +2,8 @@
 
   python experiments/one_task/measure.py --runs=runs/one_task --out=runs/one_task/points.jsonl
 
-The models are those of preset:stories_exercises in --runs (ntp, sbd, sbd_no_ntp, block_diffusion,
-jacobi/round1, jacobi_frozen/round1); those that are not there are left out, and said. Exercises of the test split, greedy but
+The models are those of preset:stories_exercises in --runs, a folder for each variant, of those on trajectories
+its round1; those that are not there are left out, and said. Exercises of the test split, greedy but
 where a temperature stands, prompts one at a time unless --batch_size says otherwise; a prompt's own forward is counted apart.
 One JSON line per point; re-running the command measures what is missing.
 """
@@ -85,6 +85,20 @@ def _diffusion() -> list[dict[str, Any]]:
   return [{"name": "static", **exits}, *dynamic, *freedave, *over_dynamic, *drawn]
 
 
+def _canvas() -> list[dict[str, Any]]:
+  """Of a model that sees the whole text: any order over the canvas, and block by block."""
+  exits = {"block_size": 8, "early_exit": True, "exit_at": "eos"}
+  surest = [{"name": "mdm", "unmask": "top_k", "tokens_per_step": n} for n in (1, 2, 4, 8)]
+  dynamic = [{"name": "dynamic", "threshold": t, **exits} for t in (0.95, 0.9, 0.8, 0.7)]
+  ahead = {"name": "freedave", "draft_steps": 4, "eager": True, **exits}
+  return [*surest, {"name": "static", **exits}, *dynamic, ahead, {**ahead, "threshold": 0.9}]
+
+
+def _windows() -> list[dict[str, Any]]:
+  cosine = {"name": "ssmd", "window": "cosine"}
+  return [{**cosine, "dtau": dtau, "n_inner": n} for n in (1, 2) for dtau in (0.02, 0.05, 0.1, 0.2)]
+
+
 class Model(NamedTuple):
   """A trained model and how it is decoded.
 
@@ -106,7 +120,11 @@ MODELS = (
   Model("sbd_no_ntp", "SBD without the NTP term", [AR, *_rules(8, ("eb_entropy",))]),
   Model("jacobi/round1", "Jacobi Forcing", [AR, *_jacobi(), {**MULTIBLOCK, **RECYCLING}]),
   Model("jacobi_frozen/round1", "Jacobi Forcing, frozen teacher", [AR, *_jacobi()]),
+  Model("cllm/round1", "CLLM*", [AR, *_jacobi()]),
+  Model("sbd_adapter", "SBD adapter on NTP", [AR, *_rules(8, ("eb_entropy",)), *_verified()]),
   Model("block_diffusion", "block diffusion", _diffusion()),
+  Model("mdm", "masked diffusion", _canvas()),
+  Model("ssmd", "self-speculative", [*_windows(), *_canvas()[:4]]),
 )
 
 # Figure 5 of SBD: runs planned for other budgets than 1,000 updates.
@@ -119,15 +137,19 @@ OF_BUDGETS = tuple(
     ("sbd", "SBD", [AR, *_rules(8, ("eb_entropy",))]),
   )
 )
-# Caches of Fast-dLLM (`none`: every forward pass runs the whole text) beside the exact one of blocks.
-CACHES = ("none", "block", "prefix", "dual")
+# Caches of Fast-dLLM, of a model that sees the whole text, beside the exact one of blocks (`none`: every
+# forward pass runs the whole text).
 WAYS = ({"name": "static"}, {"name": "dynamic", "threshold": 0.9})
+
+
+def _cached(caches: Sequence[str], **settings: Any) -> list[dict[str, Any]]:
+  exits = {"early_exit": True, "exit_at": "eos", **settings}
+  return [{**way, "cache": cache, **exits} for way in WAYS for cache in caches]
+
+
 OF_CACHES = (
-  Model(
-    "block_diffusion",
-    "block diffusion",
-    [{**way, "cache": c, "early_exit": True, "exit_at": "eos"} for way in WAYS for c in CACHES],
-  ),
+  Model("block_diffusion", "block diffusion", _cached(("none", "block"))),
+  Model("mdm", "masked diffusion", _cached(("none", "prefix", "dual"), block_size=8)),
 )
 SETS = {"methods": MODELS, "budgets": OF_BUDGETS, "caches": OF_CACHES}
 

@@ -15,4 +15,5 @@ VARIANTS = stories_sbd.VARIANTS
 def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   config = stories_sbd.get_config(variant)
   config.loss = ConfigDict(dict(name="ntp"))
+  config.init.teacher = ""  # this loss learns from the labels alone
   return config
