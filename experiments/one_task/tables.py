@@ -23,7 +23,7 @@ import numpy as np
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
 from sbdjax.data.files import write_atomically
-from sbdjax.evals import paired, wording
+from sbdjax.evals import markdown, paired, wording
 from sbdjax.report import rows, tables
 from sbdjax.report.measures import Value
 from sbdjax.report.read import File, Record, collect
@@ -33,6 +33,8 @@ from sbdjax.report.tables import Table
 HERE = pathlib.Path(__file__).resolve().parent
 ALLOWED = 0.02  # of accuracy below AR
 WITH_AR = {"SBD without the NTP term": "SBD"}
+# What a model's other decodings are compared with: the first of these that it has, with its first setting.
+ONE_BY_ONE = ("ar", "static", "mdm")
 # They promise the text of another decoding: `reproduced`.
 LOSSLESS = ("sbd_verified", "jacobi", "jacobi_window", "jacobi_multiblock", "freedave")
 
@@ -48,12 +50,14 @@ def groups(points: Sequence[Point]) -> dict[str, list[Point]]:
 def reference(points: Sequence[Point], model: str) -> Value:
   """Accuracy of the AR decoding of a model.
 
-  For block diffusion, which has none, its static decoding stands; for SBD without the next-token term,
-  which cannot answer so, SBD's.
+  For diffusion models, which have none, their static decoding stands, for self-speculative ones one token
+  a forward pass by the trunk; for SBD without the next-token term, which cannot answer so, SBD's.
   """
   of = WITH_AR.get(model, model)
-  of_model = {p.decoder["name"]: p for p in points if p.label == of and not drawn(p)}
-  return of_model["ar" if "ar" in of_model else "static"].values["accuracy"]
+  of_model = [p for p in points if p.label == of and not drawn(p)]
+  return next(
+    p.values["accuracy"] for name in ONE_BY_ONE for p in of_model if p.decoder["name"] == name
+  )
 
 
 def drawn(point: Point) -> bool:
@@ -374,6 +378,85 @@ def errors(points: Sequence[Point], records: Sequence[Record]) -> Table:
     "Wrong tokens, of all and by how many to the left were still masked when they were revealed"
   )
   return Table(title, heads, lines)
+
+
+def caches() -> str:
+  """Fast-dLLM's caches of a model that sees the whole text, and the exact one of blocks."""
+  records = recorded(HERE / "caches.jsonl")[1]
+  lines = []
+  for r in records:
+    model, decoder = r["settings"]["model"]["label"], r["settings"]["decoder"]
+    (whole,) = (
+      other
+      for other in records
+      if other["settings"]["model"]["label"] == model
+      and other["settings"]["decoder"] == decoder | {"cache": "none"}
+    )
+    differ = np.array(r["each"]["correct"]) - np.array(whole["each"]["correct"])
+    lines.append(
+      (
+        model,
+        "threshold 0.9" if decoder["name"] == "dynamic" else "static",
+        decoder["cache"],
+        as_percent(Interval(*(r["accuracy"][name] for name in ("value", "low", "high")))),
+        "" if r is whole else bootstrap.interval(100 * differ).shown(1),
+        per_forward(r).shown(2),
+        f"{r['query_tokens'] / r['nfe']:.1f}",
+      )
+    )
+  head = (
+    "model", "decoding", "cache", "exact match", "points against none", "tokens per forward",
+    "query tokens per forward",
+  )  # fmt: skip
+  return markdown.table(head, lines)
+
+
+def as_percent(share: Interval) -> str:
+  """`98 [96, 99] %`."""
+  return Interval(*(None if x is None else 100 * x for x in share)).shown(0) + " %"
+
+
+def costs() -> dict[str, dict[str, Any]]:
+  """Folder of a trained model -> its line of costs.jsonl."""
+  lines = (HERE / "costs.jsonl").read_text().splitlines()
+  return {line["run"]: line for line in map(json.loads, lines)}
+
+
+def methods() -> str:
+  """Every training and how it is decoded, timed in turns: speed, answers, exactness, cost of training."""
+  points, records = recorded(HERE / "points.jsonl")
+  labels = {r["settings"]["model"]["checkpoint"]: r["settings"]["model"]["label"] for r in records}
+  timed = paired.read(HERE / "turns_points.jsonl", HERE / "turns_speeds.jsonl")
+  first, spent, lines = timed[0], costs(), []
+  for row in timed:
+    folder, decoder = row["settings"]["sweep"]["label"], row["settings"]["decoder"]
+    (number,) = (
+      n
+      for n, r in enumerate(records)
+      if r["settings"]["model"]["checkpoint"] == folder and r["settings"]["decoder"] == decoder
+    )
+    record, ratio = records[number], paired.speed_ratio(row, first)
+    assert ratio is not None
+    if paired.same_text(row, first) and folder != "ntp":
+      raise ValueError(f"{folder} has the texts of the NTP model: is it another one?")
+    setting = rows.annotation(points[number].decoder)
+    lines.append(
+      (
+        labels[folder],
+        " ".join(filter(None, (in_words(points[number]), setting))),
+        as_percent(Interval(*(record["accuracy"][name] for name in ("value", "low", "high")))),
+        per_forward(record).shown(2),
+        f"{record['query_tokens'] / record['nfe']:.1f}",
+        ratio.shown(2),
+        texts_of(record, records),
+        f"{sum(spent[run]['flops'] for run in spent[folder]['with']) / 1e12:.0f}",
+      )
+    )
+  head = (
+    "trained by", "decoded by", "exact match", "tokens per forward", "query tokens per forward",
+    "tokens/s of NTP's AR", "texts", "training, TFLOP",
+  )  # fmt: skip
+  return markdown.table(head, lines)
 
 
 def main(argv: list[str] | None = None) -> int:
