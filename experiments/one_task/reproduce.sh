@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Everything recorded in this folder, from the project's root: six trainings of a model of 260K
+# Everything recorded in this folder, from the project's root: ten trainings of a model of 260K
 # parameters, then their decoders on the same exercises. Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/one_task
 RUNS=${RUNS:-runs/one_task}
 
-for method in ntp sbd sbd_no_ntp block_diffusion; do
+for method in ntp sbd sbd_no_ntp block_diffusion mdm ssmd; do
   $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/$method
 done
-for method in jacobi jacobi_frozen; do
+for method in jacobi jacobi_frozen cllm sbd_adapter; do
   $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/$method \
     --config.init.checkpoint=$RUNS/ntp
 done
@@ -17,8 +17,9 @@ $PY experiments/curves.py NTP=$RUNS/ntp SBD=$RUNS/sbd "SBD w/o NTP term=$RUNS/sb
   "block diffusion=$RUNS/block_diffusion" --metrics=eval/ntp_loss,eval/masked_loss \
   --out=$OUT/losses.png --record=$OUT/losses.jsonl
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl
-# Fast-dLLM's caches beside the exact one of blocks.
+# Fast-dLLM's caches of the model that sees the whole text, and the exact one of blocks.
 $PY $OUT/measure.py --runs=$RUNS --set=caches --out=$OUT/caches.jsonl
+$PY $OUT/costs.py --runs=$RUNS --out=$OUT/costs.jsonl
 # Runs of smaller budgets, each with a schedule of its own (SBD, Figure 5).
 for steps in 250 500; do
   for method in ntp sbd; do
@@ -27,11 +28,10 @@ for steps in 250 500; do
   done
 done
 $PY $OUT/measure.py --runs=$RUNS --set=budgets --out=$OUT/budgets.jsonl
-# Verified SBD against AR by the clock, in turns: an idle machine.
+# Every method by the clock, in turns: an idle machine.
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl --write_prompts=$RUNS/prompts.jsonl
-$PY -m sbdjax sweep --checkpoint=$RUNS/sbd --prompts=$RUNS/prompts.jsonl --workdir=$RUNS/turns \
-  --grid decoder.drafting=alternating,fused decoder.block_size=4,8 --decoder.name=sbd_verified \
-  --decoder.max_tokens=64 --sweep.num_prompts=300 --sweep.timed_prompts=240 --sweep.repeats=5
+$PY -m sbdjax sweep --config=preset:stories_exercises_sweep --workdir=$RUNS/turns \
+  --config.sweep.prompts=$RUNS/prompts.jsonl
 for file in points speeds; do cp $RUNS/turns/$file.jsonl $OUT/turns_$file.jsonl; done
 $PY $OUT/tables.py --points=$OUT/points.jsonl --out=$OUT
 $PY experiments/gallery.py one_task/front.png one_task/rules.png one_task/budgets.png

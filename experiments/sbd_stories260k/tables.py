@@ -20,6 +20,7 @@ from sbdjax.evals import markdown, paired, plot
 
 HERE = pathlib.Path(__file__).resolve().parent
 ORIGINAL, MODEL = "stories260K", "stories260K-sbd"
+BLOCK_SIZE = 8  # where nothing else is said
 RULES = {
   "eb_entropy": "entropy bound",
   "eb_confidence": "entropy bound, by confidence",
@@ -48,6 +49,8 @@ def point(label: str = MODEL, **decoder: Any) -> dict[str, Any]:
   """A point of the sweep; EB decoding by entropy where only gamma is given."""
   if decoder.keys() == {"gamma"}:
     decoder["rule"] = "eb_entropy"
+  if "rule" in decoder:
+    decoder = {"block_size": BLOCK_SIZE} | decoder
   return markdown.find(points(), label, **decoder)
 
 
@@ -124,7 +127,8 @@ def name_of(row: dict[str, Any]) -> str:
     second = " and second choices" if decoder["candidates"] else ""
     return f"verified, {decoder['drafting'].replace('_', '-')}{second}, k = {decoder['block_size']}"
   number = next(n for n in NUMBERS if n in decoder)
-  return f"SBD, {RULES[decoder['rule']]}, {NUMBERS[number]} = {decoder[number]:g}"
+  size = "" if decoder["block_size"] == BLOCK_SIZE else f", k = {decoder['block_size']}"
+  return f"SBD, {RULES[decoder['rule']]}, {NUMBERS[number]} = {decoder[number]:g}{size}"
 
 
 HEAD = (

@@ -30,10 +30,19 @@ RULES: dict[str, tuple[str, tuple[float | int, ...]]] = {
   "eb_confidence": ("gamma", (0.1, 0.4)),
   "eb_margin": ("gamma", (0.1, 0.4)),
   "factor": ("f", (0.25, 0.5, 1.0)),
-  "confidence_threshold": ("tau", (0.95, 0.9, 0.8)),
+  "confidence_threshold": ("tau", (0.95, 0.9, 0.8, 0.7, 0.6)),
   "entropy_threshold": ("gamma", (0.05, 0.1, 0.2)),
   "top_k": ("tokens_per_step", (2, 4)),
 }
+# In blocks of 4.
+SMALLER: tuple[dict[str, Any], ...] = (
+  {"decoder.gamma": 0.0},
+  {"decoder.gamma": 0.2},
+  *(
+    {"decoder.rule": "confidence_threshold", "decoder.tau": tau}
+    for tau in RULES["confidence_threshold"][1][1:]
+  ),
+)
 
 
 def _ar(checkpoint: str, label: str) -> dict:
@@ -55,7 +64,8 @@ def _rules() -> list[dict]:
     for rule, (name, values) in RULES.items()
     for value in values
   ]
-  return [*_bounds(), *others]
+  smaller = [{"decoder.block_size": 4, **way} for way in SMALLER]
+  return [*_bounds(), *others, *smaller]
 
 
 # What was tried of the recipe: `reference` is its run with fewer updates, the others differ in one setting.
