@@ -123,7 +123,7 @@ MODELS = (
   Model("cllm/round1", "CLLM*", [AR, *_jacobi()]),
   Model("sbd_adapter", "SBD adapter on NTP", [AR, *_rules(8, ("eb_entropy",)), *_verified()]),
   Model("block_diffusion", "block diffusion", _diffusion()),
-  Model("mdm", "masked diffusion", _canvas()),
+  Model("mdm", "masked diffusion, 5,000 updates", _canvas()),
   Model("ssmd", "self-speculative", [*_windows(), *_canvas()[:4]]),
 )
 
@@ -136,7 +136,7 @@ OF_BUDGETS = tuple(
     ("ntp", "NTP", [AR]),
     ("sbd", "SBD", [AR, *_rules(8, ("eb_entropy",))]),
   )
-)
+) + (Model("mdm_1000", "masked diffusion, 1,000 updates", _canvas()[4:5]),)
 # Caches of Fast-dLLM, of a model that sees the whole text, beside the exact one of blocks (`none`: every
 # forward pass runs the whole text).
 WAYS = ({"name": "static"}, {"name": "dynamic", "threshold": 0.9})
@@ -149,7 +149,9 @@ def _cached(caches: Sequence[str], **settings: Any) -> list[dict[str, Any]]:
 
 OF_CACHES = (
   Model("block_diffusion", "block diffusion", _cached(("none", "block"))),
-  Model("mdm", "masked diffusion", _cached(("none", "prefix", "dual"), block_size=8)),
+  Model(
+    "mdm", "masked diffusion, 5,000 updates", _cached(("none", "prefix", "dual"), block_size=8)
+  ),
 )
 SETS = {"methods": MODELS, "budgets": OF_BUDGETS, "caches": OF_CACHES}
 

@@ -27,6 +27,8 @@ for steps in 250 500; do
       --config.train.steps=$steps --config.optim.warmup_steps=$((steps / 10))
   done
 done
+$PY -m sbdjax train --config=preset:stories_exercises:mdm --workdir=$RUNS/mdm_1000 \
+  --config.train.steps=1000
 $PY $OUT/measure.py --runs=$RUNS --set=budgets --out=$OUT/budgets.jsonl
 # Every method by the clock, in turns: an idle machine.
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl --write_prompts=$RUNS/prompts.jsonl

@@ -172,6 +172,15 @@ def wrong_at(name: str, masked_left: int, **wanted: Any) -> float:
   return (found["substituted"] + found["inserted"]) / found["tokens"]
 
 
+def look(number: int) -> dict[str, Any]:
+  """Marker and colour of a series; no two of the first 49 are alike."""
+  colours, markers = figures.COLOURS, figures.MARKERS
+  return {
+    "marker": markers[(number + number // len(colours)) % len(markers)],
+    "color": colours[number % len(colours)],
+  }
+
+
 def draw(path: pathlib.Path, points: Sequence[Point] | None = None) -> None:
   """A panel for each model, on the same axes; `points` None: those of this folder's record."""
   points = recorded(HERE / "points.jsonl")[0] if points is None else points
@@ -189,8 +198,7 @@ def draw(path: pathlib.Path, points: Sequence[Point] | None = None) -> None:
         panel.errorbar(
           [p.values["tpf"].value for p in group], [v.value for v in y], yerr=figures.bars(y), label=way,
           linestyle="-" if curve else "", elinewidth=0.6, markersize=3,
-          marker=figures.MARKERS[(n + n // len(figures.COLOURS)) % len(figures.MARKERS)],
-          color=figures.COLOURS[n % len(figures.COLOURS)],
+          **look(n),
         )  # fmt: skip
       level = reference(points, model).value
       panel.axhline(level, color=figures.GREY, linestyle="--", linewidth=0.8)
@@ -219,6 +227,9 @@ FRONT: dict[str, tuple[str, dict[str, Any]]] = {  # legend: (model, settings of 
   "SBD: verified": ("SBD", {"name": "sbd_verified"}),
   "Jacobi Forcing: Jacobi": ("Jacobi Forcing, frozen teacher", {"name": "jacobi"}),
   "block diffusion: FreeDave": ("block diffusion", {"name": "freedave", "threshold": None}),
+  "masked diffusion: threshold": ("masked diffusion, 5,000 updates", {"name": "dynamic"}),
+  "self-speculative": ("self-speculative", {"name": "ssmd", "n_inner": 1}),
+  "SBD adapter on NTP: verified": ("SBD adapter on NTP", {"name": "sbd_verified"}),
 }
 
 
@@ -235,8 +246,7 @@ def draw_front(path: pathlib.Path) -> None:
       lossless = wanted["name"] in LOSSLESS
       axes.errorbar(
         [p.values["tpf"].value for p in group], [v.value for v in y], yerr=figures.bars(y),
-        linestyle="" if lossless else "-", marker=figures.MARKERS[n], color=figures.COLOURS[n],
-        elinewidth=0.6, label=label,
+        linestyle="" if lossless else "-", elinewidth=0.6, label=label, **look(n),
       )  # fmt: skip
     level = reference(points, "SBD").value
     axes.axhline(level, color=figures.GREY, linestyle="--", linewidth=0.8, label="AR of SBD")

@@ -28,21 +28,6 @@ $PY -m sbdjax train --config=preset:stories_sbd:further --workdir=runs/further \
 $PY $OUT/export.py runs/further sbdjax/assets/stories260K_sbd.safetensors \
   --made_by="experiments/sbd_stories260k/reproduce.sh"
 
-# What was tried: the first run's settings with 500 steps, and one change each.
-SHORT="--config.train.steps=500 --config.optim.warmup_steps=50 --config.train.ema_decay=0.99
-  --config.train.eval_every=250 --config.data.path=runs/more.npz"
-# shellcheck disable=SC2086
-ablate() { $PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir="runs/sbd_ablation/$1" $SHORT "${@:2}"; }
-ablate reference
-ablate frozen --config.loss.ntp_teacher=frozen
-ablate full_mask_half --config.loss.full_mask_fraction=0.5
-ablate full_mask --config.loss.full_mask_fraction=1.0
-ablate teacher_half --config.loss.teacher_weight=0.5 --config.loss.teacher_temperature=0.5
-# On stories 401 to 640 of VALIDATION, which no other sweep uses.
-$PY -m sbdjax sweep --config=preset:stories_sbd_sweep:ablation --workdir=runs/sbd_tried \
-  --config.data.source=text --config.data.path="$VALIDATION" --config.data.split_sizes="(400,300,1)"
-cp runs/sbd_tried/points.jsonl $OUT/ablation.jsonl
-
 # Role of the NTP term (paper: Figure 4, Table 2): three runs with one budget on the raw stories.
 $PY -m sbdjax train --config=preset:stories_ntp --workdir=runs/raw_ntp $RAW $BUDGET
 $PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd $RAW $BUDGET

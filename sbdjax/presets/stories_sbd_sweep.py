@@ -68,42 +68,20 @@ def _rules() -> list[dict]:
   return [*_bounds(), *others, *smaller]
 
 
-# What was tried of the recipe: `reference` is its run with fewer updates, the others differ in one setting.
-TRIED = ("reference", "frozen", "full_mask_half", "full_mask", "teacher_half")
-
-
-def _ablation() -> list[dict]:
-  ways: list[dict] = [
-    {"decoder.name": "ar"},
-    *({"decoder.gamma": gamma} for gamma in (0.0, 0.1, 0.4)),
-    {"decoder.rule": "confidence_threshold", "decoder.tau": 0.8},
-    {"decoder.name": "sbd_verified", "decoder.drafting": "fan_out", "decoder.block_size": 8},
-  ]
-  named = [{"sweep.checkpoint": f"runs/sbd_ablation/{name}", "sweep.label": name} for name in TRIED]
-  return [_ar(ORIGINAL, ORIGINAL), *(model | way for model in named for way in ways)]
-
-
 VARIANTS: Variants[Callable[[], list[dict]]] = Variants(
   {
     "bounds": _bounds,
     "rules": _rules,
     "recipe": lambda: [*_rules(), _ar(NTP, "NTP fine-tuned")],
-    "ablation": _ablation,
   }
 )
 
 
 def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   VARIANTS[variant]  # is one of them
-  sweep: dict[str, Any] = dict(checkpoint="stories260K-sbd", judge=ORIGINAL, num_prompts=240)
-  sweep |= (
-    dict(split="validation", repeats=0, batch_size=48)
-    if variant == "ablation"
-    else dict(split="test")
-  )
   return ConfigDict(
     dict(
-      sweep=sweep,
+      sweep=dict(checkpoint="stories260K-sbd", judge=ORIGINAL, num_prompts=240, split="test"),
       decoder=dict(name="sbd", block_size=8, rule="eb_entropy", max_tokens=200),
       data=dict(source="stories"),
     )
