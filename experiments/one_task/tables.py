@@ -118,6 +118,17 @@ def right(model: str, name: str, **wanted: Any) -> float:
   return one(model, name, **wanted)["accuracy"]["value"]
 
 
+def right_before(model: str) -> float:
+  """`right` of AR after an earlier training with the same settings and seed (earlier.jsonl)."""
+  (found,) = (
+    record
+    for record in recorded(HERE / "earlier.jsonl")[1]
+    if record["settings"]["model"]["label"] == model
+    and record["settings"]["decoder"]["name"] in ONE_BY_ONE
+  )
+  return found["accuracy"]["value"]
+
+
 def tpf(model: str, name: str, **wanted: Any) -> float:
   """Tokens per forward."""
   return one(model, name, **wanted)["tpf"]
@@ -130,7 +141,8 @@ def per_forward(record: Record) -> Interval:
 
 def speed(**wanted: Any) -> Interval:
   """tokens/s of verified SBD / those of AR of the same model, timed in turns."""
-  timed = paired.read(HERE / "turns_points.jsonl", HERE / "turns_speeds.jsonl")
+  every = paired.read(HERE / "turns_points.jsonl", HERE / "turns_speeds.jsonl")
+  timed = [row for row in every if row["settings"]["sweep"]["label"] == "sbd"]
   (ar,) = (row for row in timed if row["settings"]["decoder"]["name"] == "ar")
   (found,) = (
     row for row in timed if all(row["settings"]["decoder"].get(k) == v for k, v in wanted.items())
@@ -432,6 +444,9 @@ def costs() -> dict[str, dict[str, Any]]:
   return {line["run"]: line for line in map(json.loads, lines)}
 
 
+DRAFTING = {"alternating": "alternating", "fused": "fused", "fan_out": "fan-out"}
+
+
 def methods() -> str:
   """Every training and how it is decoded, timed in turns: speed, answers, exactness, cost of training."""
   points, records = recorded(HERE / "points.jsonl")
@@ -447,13 +462,12 @@ def methods() -> str:
     )
     record, ratio = records[number], paired.speed_ratio(row, first)
     assert ratio is not None
-    if paired.same_text(row, first) and folder != "ntp":
-      raise ValueError(f"{folder} has the texts of the NTP model: is it another one?")
-    setting = rows.annotation(points[number].decoder)
+    told = (DRAFTING.get(decoder.get("drafting")), rows.annotation(points[number].decoder))
+    size = f"blocks of {decoder['block_size']}" if "block_size" in decoder else ""
     lines.append(
       (
         labels[folder],
-        " ".join(filter(None, (in_words(points[number]), setting))),
+        ", ".join(filter(None, (in_words(points[number]), *told, size))),
         as_percent(Interval(*(record["accuracy"][name] for name in ("value", "low", "high")))),
         per_forward(record).shown(2),
         f"{record['query_tokens'] / record['nfe']:.1f}",

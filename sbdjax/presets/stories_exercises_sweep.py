@@ -62,8 +62,8 @@ def get_config() -> ConfigDict:
         judge=f"{RUNS}/ntp",
         prompts="runs/prompts.jsonl",
         num_prompts=300,
-        timed_prompts=240,
-        repeats=5,
+        timed_prompts=60,
+        repeats=3,
       ),
       decoder=dict(name="ar", max_tokens=64),
     )
