@@ -25,7 +25,7 @@ def ids(model):
 
 
 def test_each_prompt_ends_at_its_own_strings_and_limit(model):
-  stop, limits = [[". "], [], [". "]], [40, 12, 3]
+  stop, limits = [[". "], [], ["what it does not say"]], [40, 12, 3]
   written = generate_until(model, Decoding(AR()), ids(model), stop, limits, batch_size=2)
   plain = [o.text for o in sbdjax.generate(model, TEXTS, AR(), max_tokens=40)]
   first, second, third = written
