@@ -75,7 +75,7 @@ def one_task(shown: Collection[tuple[str, str]] | None = None) -> str:
   for model, name in dict.fromkeys((p.label, p.decoder["name"]) for p in points):
     if shown is not None and (model, name) not in shown:
       continue
-    least = one.reference(points, model).value - one.ALLOWED
+    least = one.least_right(points, model)
     of_way = [p for p in points if (p.label, p.decoder["name"]) == (model, name)]
     good = [p for p in of_way if p.values["accuracy"].value >= least]
     if not good:

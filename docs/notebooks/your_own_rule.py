@@ -8,7 +8,7 @@
 # %% [markdown]
 # # Your own reveal rule
 #
-# A rule says which masked places become tokens after a forward pass. This one reveals every place that is nearly as sure as the surest one.
+# After every forward, a rule chooses the masked places that become tokens. This one reveals every place that is nearly as sure as the surest one.
 
 # %%
 import jax

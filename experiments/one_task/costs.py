@@ -27,7 +27,7 @@ RUNS = ("ntp", "sbd", "sbd_no_ntp", "block_diffusion", "mdm", "ssmd", *STARTS)
 
 
 def update(run: str, runs: pathlib.Path) -> dict[str, Any]:
-  """What `train --dry_run` says of an update of the run's preset."""
+  """What `train --dry_run` says of an update of the run's preset; operations are the same on any device."""
   preset = f"preset:stories_exercises:{run.split('/')[0]}"
   start = [f"--config.init.checkpoint={runs / STARTS[run]}"] if run in STARTS else []
   command = [sys.executable, "-m", "sbdjax", "train", f"--config={preset}", *start]

@@ -4,7 +4,7 @@
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/one_task
-RUNS=${RUNS:-runs/one_task}
+RUNS=runs/one_task  # as the presets have it
 
 for method in ntp sbd sbd_no_ntp block_diffusion mdm ssmd; do
   $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/$method

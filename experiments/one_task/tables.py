@@ -60,6 +60,14 @@ def reference(points: Sequence[Point], model: str) -> Value:
   )
 
 
+def least_right(points: Sequence[Point], model: str) -> float:
+  """Accuracy from which on a decoding of the model counts as as right as its `reference`.
+
+  At least ALLOWED: a model that answers nothing has no setting that is as right.
+  """
+  return max(reference(points, model).value - ALLOWED, ALLOWED)
+
+
 def drawn(point: Point) -> bool:
   """Whether its tokens are drawn, not chosen."""
   return bool(point.decoder.get("temperature"))
@@ -124,9 +132,20 @@ def right_before(model: str) -> float:
     record
     for record in recorded(HERE / "earlier.jsonl")[1]
     if record["settings"]["model"]["label"] == model
-    and record["settings"]["decoder"]["name"] in ONE_BY_ONE
+    and record["settings"]["decoder"]["name"] == "ar"
   )
   return found["accuracy"]["value"]
+
+
+def points_above(ours: Record, other: Record) -> Interval:
+  """Percentage points of exact match above another decoding, paired over exercises."""
+  a, b = (np.array(record["each"]["correct"]) for record in (ours, other))
+  return bootstrap.interval(100 * (a - b))
+
+
+def more_right_than(model: str, other: str) -> Interval:
+  """`points_above` of AR of a model against AR of another."""
+  return points_above(one(model, "ar"), one(other, "ar"))
 
 
 def tpf(model: str, name: str, **wanted: Any) -> float:
@@ -162,12 +181,9 @@ def speed_bounds(**wanted: Any) -> tuple[float | None, ...]:
   return speed(**wanted)[1:]
 
 
-def more_right(ours: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, float]:
-  """(points of accuracy that a rule of SBD is above another, low, high), paired over exercises."""
-  a, b = (np.array(one("SBD", "sbd", **rule)["each"]["correct"]) for rule in (ours, other))
-  found = bootstrap.interval(100 * (a - b))
-  assert found.low is not None and found.high is not None
-  return found.value, found.low, found.high
+def more_right(ours: dict[str, Any], other: dict[str, Any]) -> Interval:
+  """`points_above` of a rule of SBD against another."""
+  return points_above(one("SBD", "sbd", **ours), one("SBD", "sbd", **other))
 
 
 def wrong(name: str, kind: str, **wanted: Any) -> float:
@@ -344,7 +360,7 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
   kinds = list(records[0]["by_kind"])
   lines = []
   for name, group in groups(points).items():
-    least = reference(points, group[0].label).value - ALLOWED
+    least = least_right(points, group[0].label)
     good = [p for p in group if p.values["accuracy"].value >= least]
     chosen = max(good, key=lambda p: p.values["tpf"].value, default=None)
     if chosen is None:
@@ -414,14 +430,13 @@ def caches() -> str:
       if other["settings"]["model"]["label"] == model
       and other["settings"]["decoder"] == decoder | {"cache": "none"}
     )
-    differ = np.array(r["each"]["correct"]) - np.array(whole["each"]["correct"])
     lines.append(
       (
         model,
         "threshold 0.9" if decoder["name"] == "dynamic" else "static",
         decoder["cache"],
         as_percent(Interval(*(r["accuracy"][name] for name in ("value", "low", "high")))),
-        "" if r is whole else bootstrap.interval(100 * differ).shown(1),
+        "" if r is whole else points_above(r, whole).shown(1),
         per_forward(r).shown(2),
         f"{r['query_tokens'] / r['nfe']:.1f}",
       )
@@ -444,9 +459,6 @@ def costs() -> dict[str, dict[str, Any]]:
   return {line["run"]: line for line in map(json.loads, lines)}
 
 
-DRAFTING = {"alternating": "alternating", "fused": "fused", "fan_out": "fan-out"}
-
-
 def methods() -> str:
   """Every training and how it is decoded, timed in turns: speed, answers, exactness, cost of training."""
   points, records = recorded(HERE / "points.jsonl")
@@ -462,12 +474,13 @@ def methods() -> str:
     )
     record, ratio = records[number], paired.speed_ratio(row, first)
     assert ratio is not None
-    told = (DRAFTING.get(decoder.get("drafting")), rows.annotation(points[number].decoder))
+    drafting = decoder.get("drafting", "none").replace("none", "").replace("_", "-")
     size = f"blocks of {decoder['block_size']}" if "block_size" in decoder else ""
+    said = (in_words(points[number]), drafting, rows.annotation(points[number].decoder), size)
     lines.append(
       (
         labels[folder],
-        ", ".join(filter(None, (in_words(points[number]), *told, size))),
+        ", ".join(filter(None, said)),
         as_percent(Interval(*(record["accuracy"][name] for name in ("value", "low", "high")))),
         per_forward(record).shown(2),
         f"{record['query_tokens'] / record['nfe']:.1f}",
@@ -478,7 +491,7 @@ def methods() -> str:
     )
   head = (
     "trained by", "decoded by", "exact match", "tokens per forward", "query tokens per forward",
-    "tokens/s of NTP's AR", "texts", "training, TFLOP",
+    "times AR of NTP, tokens/s", "texts", "training, TFLOP",
   )  # fmt: skip
   return markdown.table(head, lines)
 

@@ -39,7 +39,8 @@ $PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=ru
 # Quality against speed (paper: Table 1): every text first, then the speeds of all points in turns, which needs
 # an idle machine (--config.sweep.repeats=0 leaves them out). The variant `recipe` has the text of
 # runs/recipe_ntp as well.
-$PY -m sbdjax sweep --config=preset:stories_sbd_sweep:rules --workdir=runs/sweep
+$PY -m sbdjax sweep --config=preset:stories_sbd_sweep:rules --workdir=runs/sweep \
+  --config.sweep.timed_prompts=16
 cp runs/sweep/*.jsonl $OUT/
 $PY $OUT/tables.py --picture=$OUT/sweep.png
 # Prompts as they come: stories 62 to 301 of VALIDATION.

@@ -8,7 +8,7 @@ words. Variants: `ntp`, `sbd`, `sbd_no_ntp` (the masked half of its loss alone),
 `mdm` and `ssmd` (every token sees every other; `ssmd` has one more, causal block). The others start from
 runs/one_task/ntp (--config.init.checkpoint names another): `sbd_adapter` trains a drafting adapter;
 `jacobi` collects that model's trajectories, then trains on them; `jacobi_frozen` does so with the model it
-starts from as the teacher of both terms and the recipe of preset:stories_jacobi; `cllm` differs from
+starts from as the teacher of both terms, and with the weight, optimiser and moving average of preset:stories_jacobi; `cllm` differs from
 `jacobi_frozen` in its context, which is clean, and its points, which are random.
 experiments/one_task measures all of them.
 """

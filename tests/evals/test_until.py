@@ -12,7 +12,7 @@ from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
 from sbdjax.evals.until import generate_until, spent
 from sbdjax.interop.pretrained import load_pretrained
 
-TEXTS = ["Once upon a time", "Lily and Ben", "Tom had a dog"]
+TEXTS = ["Once upon a time", "Lily and Ben", "Tom had a big"]
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,12 @@ def test_each_prompt_ends_at_its_own_strings_and_limit(model):
   assert first.text == plain[0].partition(". ")[0] and first.result.finish == "stop"
   assert first.result.nfe == first.result.valid < 40
   assert (second.result.valid, second.result.finish) == (12, "length")
-  assert plain[1].startswith(second.text) and 0 < third.result.valid <= 3
+  assert plain[1].startswith(second.text) and third.result.valid == 3
   details = first.details()
   assert details["prompt_tokens"] == len(ids(model)[0]) and details["nfe"] == first.result.nfe
   assert {"text", "tokens", "query_tokens", "seconds", "finish"} <= set(details)
   cost = spent([w.details() for w in written])
-  assert cost.tokens == first.result.valid + 12 + third.result.valid and cost.tokens_per_forward.value == 1.0
+  assert cost.tokens == first.result.valid + 15 and cost.tokens_per_forward.value == 1.0
   assert spent([details], counts_prefill=True).tokens_per_forward.value < 1.0
   # Two batches: that of the first and the third prompt, and that of the second.
   seconds = first.result.seconds + second.result.seconds
