@@ -40,10 +40,13 @@ LOSSLESS = ("sbd_verified", "jacobi", "jacobi_window", "jacobi_multiblock", "fre
 
 
 def groups(points: Sequence[Point]) -> dict[str, list[Point]]:
-  """Series -> its points."""
+  """Series -> its points; FreeDave over threshold decoding is another one than over static decoding."""
   found: dict[str, list[Point]] = {}
   for name, point in zip(rows.series(points), points, strict=True):
-    found.setdefault(name, []).append(point)
+    over = point.decoder["name"] == "freedave" and "threshold" in point.decoder
+    found.setdefault(name + " over threshold" * (over and "threshold" not in name), []).append(
+      point
+    )
   return found
 
 
@@ -233,8 +236,9 @@ def draw(path: pathlib.Path, points: Sequence[Point] | None = None) -> None:
       panel.set_title(model, fontsize=8)
     for panel in panels.ravel()[len(models) :]:
       panel.set_axis_off()
-    for panel in panels[-1]:
+    for panel in panels.ravel()[: len(models)][-3:]:  # the lowest of each column
       panel.set_xlabel("tokens per forward")
+      panel.tick_params(labelbottom=True)
     for panel in panels[:, 0]:
       panel.set_ylabel("exact match")
     figures.legend_below(figure, 4)
