@@ -16,10 +16,13 @@ import json
 import pathlib
 import sys
 
-from sbdjax import figures
+import numpy as np
+
+from sbdjax import bootstrap, figures
 from sbdjax.bench import roofline
+from sbdjax.bootstrap import Interval
 from sbdjax.decode import flat_names
-from sbdjax.evals import paired
+from sbdjax.evals import markdown, paired
 from sbdjax.interop import load_pretrained
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -86,9 +89,19 @@ def name(row):
   return " ".join(parts)
 
 
+def fewer_forwards(row, static):
+  """Static decoding's forwards / those of `row` on the same prompts, prefill and all, as an Interval."""
+  ratio = nfe(static) / nfe(row)
+  if "each" not in row or "each" not in static:
+    return Interval(ratio)
+  # Every prompt is prefilled in one forward.
+  columns = [np.array(r["each"]["nfe"]) + 1 for r in (static, row)]
+  return bootstrap.of_sums(columns, lambda before, after: before / after)
+
+
 HEAD = (
-  "decoding", "NFE", "fewer NFE", "tokens/NFE", "tokens/s", "judge NLL", "repeats", "accepted of drafted",
-  "FLOPs", "8B roofline", "same text",
+  "decoding", "NFE", "fewer NFE", "tokens/NFE", "judge NLL", "against static", "repeats",
+  "accepted of drafted", "FLOPs", "8B roofline", "same text",
 )  # fmt: skip
 
 
@@ -98,14 +111,14 @@ def cells(row, rows, shape):
   kept = "" if not row["drafted"] else f"{row['accepted'] / row['drafted']:.0%}"
   same = ""
   if like is not None:
-    same = "yes" if row["text_crc32"] == like["text_crc32"] else "NO"
+    same = "yes" if paired.same_text(row, like) else "NO"
   return (
     name(row),
     f"{nfe(row):,}",
-    f"{nfe(static) / nfe(row):.2f}x",
+    fewer_forwards(row, static).shown(2),
     f"{row['tokens'] / nfe(row):.2f}",
-    f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else "",
     paired.judge_nll(row).shown(3),
+    markdown.against(row, static),
     paired.repetition(row).shown(3),
     kept,
     f"{flops(row, shape) / flops(static, shape):.2f}x",
@@ -115,8 +128,25 @@ def cells(row, rows, shape):
 
 
 def table(rows, shape):
-  lines = [HEAD, ["---"] * len(HEAD), *(cells(row, rows, shape) for row in rows)]
-  return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+  return markdown.table(HEAD, [cells(row, rows, shape) for row in rows])
+
+
+def by_the_clock(rows):
+  """Tokens/s of one timing run, all points in turns."""
+  static = next(filter(is_static, rows))
+  timed = [row for row in rows if paired.speed_ratio(row, static) is not None]
+  if not timed:
+    return "Not timed on an idle machine."
+  lines = [
+    (
+      name(row),
+      f"{paired.tokens_per_second(row).value:,.0f}",
+      paired.speed_ratio(row, static).shown(2),
+      fewer_forwards(row, static).shown(2),
+    )
+    for row in timed
+  ]
+  return markdown.table(("decoding", "tokens/s", "times static", "fewer NFE"), lines)
 
 
 def order(row):
@@ -151,6 +181,16 @@ def of_4():
 def of_16():
   """Blocks of sixteen."""
   return table(recorded(16)[0], shape_of_stories())
+
+
+def speeds_of_4():
+  """By the clock, blocks of four."""
+  return by_the_clock(recorded(4)[0])
+
+
+def speeds_of_16():
+  """By the clock, blocks of sixteen."""
+  return by_the_clock(recorded(16)[0])
 
 
 def point(block_size, wanted):
@@ -204,32 +244,46 @@ def draw(path, models=None):
   """NFE saved and FLOPs spent over d; judge NLL over NFE saved."""
   models = recorded_models() if models is None else models
   steps = lambda row: row["settings"]["decoder"]["draft_steps"]
-  nll = lambda row: row["judge_nll"]
   notes = []
   with figures.drawing(path, figures.PAGE, 3.2) as figure:
     axes = figure.subplots(1, 3, width_ratios=(1, 1, 1.3))
     saved, spent, quality = axes
     for (label, (rows, shape)), colour in zip(models.items(), figures.COLOURS, strict=False):
       static = next(filter(is_static, rows))
-      ratio = lambda row, static=static: nfe(static) / nfe(row)
-      cost = lambda row, static=static, shape=shape: flops(row, shape) / flops(static, shape)
+      ratio = lambda row, static=static: fewer_forwards(row, static)
+      cost = lambda row, static=static, shape=shape: Interval(
+        flops(row, shape) / flops(static, shape)
+      )
       named = lambda kind, rows=rows: [r for r in rows if r["settings"]["decoder"]["name"] == kind]
       trees = [r for r in named("freedave") if r["settings"]["decoder"]["draft_mode"] == "tree"]
       trees = [r for r in trees if "threshold" not in r["settings"]["decoder"]]
       for text, (picks, style, marker) in CURVES.items():
         points = [r for r in trees if picks(r["settings"]["decoder"])]
         for panel, y in ((saved, ratio), (spent, cost)):
-          panel.plot(
-            list(map(steps, points)), list(map(y, points)), linestyle=style, marker=marker,
-            color=colour, label=f"{label}: {text}",
+          found = list(map(y, points))
+          panel.errorbar(
+            list(map(steps, points)), [f.value for f in found], yerr=figures.bars(found),
+            linestyle=style, marker=marker, color=colour, label=f"{label}: {text}",
           )  # fmt: skip
-      quality.plot(list(map(ratio, trees)), list(map(nll, trees)), "D", color=colour,
-                   label=f"{label}: any of these (static's text)")  # fmt: skip
       dynamic = named("dynamic")
-      at = list(map(ratio, dynamic)), list(map(nll, dynamic))
-      quality.plot(*at, ":x", color=colour, label=f"{label}: threshold τ")
-      taus = [f"τ={r['settings']['decoder']['threshold']:g}" for r in dynamic]
-      notes += [figures.Note(*point, colour) for point in zip(*at, taus, strict=True)]
+      for points, style, text in (
+        (trees, "D", "any of these (static's text)"),
+        (dynamic, ":x", "threshold τ"),
+      ):
+        across, up = list(map(ratio, points)), list(map(paired.judge_nll, points))
+        quality.errorbar(
+          [f.value for f in across], [f.value for f in up], xerr=figures.bars(across),
+          yerr=figures.bars(up), fmt=style, color=colour, label=f"{label}: {text}",
+        )  # fmt: skip
+      notes += [
+        figures.Note(
+          ratio(row).value,
+          row["judge_nll"],
+          f"τ={row['settings']['decoder']['threshold']:g}",
+          colour,
+        )
+        for row in dynamic
+      ]
     for panel in (saved, spent):
       figures.log_axis(panel, "x", [1, 2, 4, 8, 16])
       panel.set_xlabel("draft steps d")

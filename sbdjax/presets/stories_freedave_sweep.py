@@ -13,6 +13,8 @@ from sbdjax.presets import Variants
 
 THRESHOLDS = (0.7, 0.8, 0.9, 0.95)
 DRAFT_STEPS = (1, 2, 4, 8, 16)
+# Drafts of further blocks widen every forward; more of them than this was not worth it.
+EAGER_STEPS = 8
 
 VARIANTS = Variants({"4": 4, "16": 16}, "BLOCK_SIZE", int)
 
@@ -36,7 +38,8 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
 def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
   # Batch drafts make the same forwards as a tree and copy the cache for every draft: one block size
   # shows what that costs.
-  kinds = [("tree", False), *([("batch", False)] if VARIANTS[variant] == 4 else []), ("tree", True)]
+  size = VARIANTS[variant]
+  kinds = [("tree", False), *([("batch", False)] if size == 4 else []), ("tree", True)]
   dynamic = [{"decoder.name": "dynamic", "decoder.threshold": tau} for tau in THRESHOLDS]
   freedave = [
     {
@@ -47,6 +50,7 @@ def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
     }
     for mode, eager in kinds
     for d in DRAFT_STEPS
+    if d <= (EAGER_STEPS if eager else size)  # a block has no more steps than tokens
   ]
   verified = [
     {
