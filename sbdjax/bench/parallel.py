@@ -20,6 +20,7 @@ from sbdjax import cache as kv_cache
 from sbdjax.bench.timing import Summary, seconds_a_call
 from sbdjax.lm import LM
 from sbdjax.masks import Cached
+from sbdjax.nn import prepare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,9 @@ def cached_forward(
   tokens_BxT = (position_BxT * 7 + jnp.arange(rows)[:, None]) % known
 
   # The cache is handed over and taken back, as in a decoding loop: it is written in place.
-  @functools.partial(jax.jit, donate_argnums=2)
+  options = prepare.compiler_options(params)
+
+  @functools.partial(jax.jit, donate_argnums=2, compiler_options=options)
   def forward(params, tokens_BxT, cache):
     mask = Cached(cache.length_B, jnp.zeros((rows,), jnp.int32), num_causal=num_causal)
     hidden, cache = lm.apply(params, tokens_BxT, positions_BxT=position_BxT, mask=mask, cache=cache)
@@ -123,7 +126,7 @@ def time_forward(
   Parameters are prepared, and the forward is compiled and run once before it is timed; for
   `lasting` see `timing.seconds_a_call`.
   """
-  params = lm.prepare(params, rows * block_size)
+  params = prepare.for_sums(lm.prepare(params, rows * block_size))
   run = cached_forward(lm, params, block_size, rows, context, num_causal)
   return seconds_a_call(run, repeats, lasting=lasting)
 

@@ -18,6 +18,7 @@ from sbdjax.decode.method import Method
 from sbdjax.decode.prepared import Prepared
 from sbdjax.decode.programs import Programs
 from sbdjax.lm import LM
+from sbdjax.nn import prepare
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -80,9 +81,12 @@ class Program(NamedTuple):
 
 
 def compile_for(fn: Any, *args: Any) -> Program:
-  """Compiles the jitted `fn` for arguments of these shapes; ShapeDtypeStructs will do."""
+  """Compiles the jitted `fn` for arguments of these shapes; ShapeDtypeStructs will do.
+
+  Prepared parameters among them have a say in how (`nn.prepare.compiler_options`).
+  """
   wall, cpu = time.perf_counter(), time.process_time()
-  call = fn.lower(*args).compile()
+  call = fn.lower(*args).compile(prepare.compiler_options(args))
   wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
   memory = call.memory_analysis()
   held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes

@@ -35,6 +35,7 @@ from sbdjax.decode.slots import Slots
 from sbdjax.decode.stops import Stops
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+from sbdjax.nn import prepare
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -213,9 +214,8 @@ class ContinuousDecoder:
     where = slots.places(shapes_of)
     shapes = shapes_of(planned.rows)
     run = functools.partial(slots.advance, self._lm, where)
-    compiled = (
-      jax.jit(run, donate_argnums=4).lower(*common, shapes, arrivals, np.int32(0)).compile()
-    )
+    lowered = jax.jit(run, donate_argnums=4).lower(*common, shapes, arrivals, np.int32(0))
+    compiled = lowered.compile(prepare.compiler_options(common))
     empty = jax.jit(lambda: slots.empty(shapes)).lower().compile()
     self.counts.programs += 1
     self.compile_seconds += time.perf_counter() - start

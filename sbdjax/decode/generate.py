@@ -22,6 +22,7 @@ from sbdjax.decode.method import Method
 from sbdjax.decode.programs import Programs, Shared, shared
 from sbdjax.errors import UsageError
 from sbdjax.lm import LM
+from sbdjax.nn import prepare
 from sbdjax.sigma_lm import SigmaLM
 
 __all__ = ["Decoder", "Programs", "Result", "check_context", "check_prompt", "pad_prompts"]
@@ -347,7 +348,7 @@ class Decoder:
       return base.decode(sampler, params, prompt_BxP, prompt_len_B, row_keys(key, row_B)).out
 
     start = time.perf_counter()
-    compiled = jax.jit(run).lower(*args).compile()
+    compiled = jax.jit(run).lower(*args).compile(prepare.compiler_options(args))
     self.compile_seconds += time.perf_counter() - start
     check_memory(compiled, args[3].shape, args[2].max_tokens)
     return compiled

@@ -8,6 +8,7 @@ from typing import Any
 
 from sbdjax.decode.method import Method
 from sbdjax.lm import LM
+from sbdjax.nn import prepare
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -25,8 +26,9 @@ _ENTRIES: weakref.WeakValueDictionary[tuple[int, int, bool], _Entry] = weakref.W
 
 
 class Prepared:
-  """`lm.prepare` of the last parameters given, made once per object.
+  """`lm.prepare` of the last parameters given, made once per object, for products that are sums.
 
+  Programs that they are given to are compiled with `nn.prepare.compiler_options` of them.
   Parameters are told apart by identity: arrays put into the same dict afterwards are not seen.
   """
 
@@ -43,7 +45,8 @@ class Prepared:
       key = (id(self._lm), id(params), one)
       entry = _ENTRIES.get(key)
       if entry is None:
-        entry = _Entry(self._lm, params, self._lm.prepare(params, 1 if one else 2))
+        prepared = prepare.for_sums(self._lm.prepare(params, 1 if one else 2))
+        entry = _Entry(self._lm, params, prepared)
         _ENTRIES[key] = entry
       self._entries[one] = entry
     return self._entries[one].prepared

@@ -22,6 +22,7 @@ from sbdjax.decode.generate import (
 from sbdjax.decode.kept import Kept, KeptText, text_of
 from sbdjax.decode.method import Canvas, Method
 from sbdjax.decode.programs import Shared, shared
+from sbdjax.nn import prepare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Streamer:
 
     start = time.perf_counter()
     lowered = jax.jit(init).lower(*args)
-    program = lowered.compile()
+    program = lowered.compile(prepare.compiler_options(args))
     self.compile_seconds += time.perf_counter() - start
     check_memory(program, args[3].shape, args[2].max_tokens)
     return program, lowered.out_info
@@ -127,7 +128,9 @@ class Streamer:
       return method.sampler(lm, limits).step(params, state)
 
     start = time.perf_counter()
-    program = jax.jit(step).lower(*self._settings, state).compile()
+    settings = self._settings
+    lowered = jax.jit(step).lower(*settings, state)
+    program = lowered.compile(prepare.compiler_options(settings))
     self.compile_seconds += time.perf_counter() - start
     return program
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import pytree
+from sbdjax.nn import summed
 
 _Kernel = TypeVar("_Kernel", jax.Array, np.ndarray)
 # Kernels of [.., .., O], heads and their channels for [I]; all others are [I, ...].
@@ -23,7 +24,7 @@ _WHOLE_ROWS = 4
 
 
 @pytree.dataclass
-class Transposed:
+class Transposed(pytree.Struct):
   """A weight kept [O, I], as `nn.prepare` lays it out for products of a few rows on a CPU.
 
   Eigen packs the larger factor before it multiplies. That of [O, I] x [I, T] is packed as it lies,
@@ -31,9 +32,12 @@ class Transposed:
 
   Attributes:
     w: [O, I].
+    summed: whether products of a few rows may be sums, as `nn.summed` has them: for programs that are
+      compiled with its options.
   """
 
   w: jax.Array
+  summed: bool = pytree.static(default=False)
 
   def times(
     self, x: jax.Array, product_dtype: str = "", dtype: jnp.dtype | None = None
@@ -42,6 +46,8 @@ class Transposed:
     dtype = x.dtype if dtype is None else dtype
     w, rows = _rounded(self.w, x.reshape(-1, x.shape[-1]), product_dtype)
     count = rows.shape[0]
+    if self.summed and summed.pays(count, w):
+      return summed.product(w, rows).astype(dtype).reshape(*x.shape[:-1], -1)
     rows = jnp.pad(rows, ((0, _padded(count, w.dtype) - count), (0, 0)))
     if 1 < rows.shape[0] <= _FEW_ROWS:
       y = jnp.einsum("oi,ti->ot", w, rows, preferred_element_type=dtype)

@@ -1,6 +1,6 @@
 """Parameters prepared once for decoding: same network, arrays as a device's products want them.
 
-Five things on a CPU (`experiments/benchmarks/cases_prepare.py` measures them):
+Six things on a CPU (`experiments/benchmarks/cases_prepare.py` measures them):
 
 layers      `nn.scan` over stacked layers copies the weights of each before it multiplies by them.
             Separate arrays are multiplied as they lie.
@@ -8,6 +8,8 @@ transposed  Forwards of 2 to 32 rows (B T) want weights as [O, I], and so do for
             where layers are large; of small ones they want [I, O].
 joined      Weights of one input (q, k, v; gate, up) are one product with transposed ones.
 rounded     Weights are kept in the dtype of products (`TransformerConfig.product_dtype`).
+summed      Products of 2 to 5 rows with large weights are sums, where the program is compiled for
+            them: `for_sums`, `compiler_options`.
 head        The map to the vocabulary as [V, D], and also as [D, V] where most forwards have one row.
 
 Compiled programs for GPUs copy stacked weights as well, those for TPUs do not
@@ -26,6 +28,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from sbdjax import pytree
+from sbdjax.nn import summed
 from sbdjax.nn.linear import Transposed, as_matrix, joined, to_vocabulary
 
 # The name of a prepared head among the parameters of a network.
@@ -158,3 +161,21 @@ def transposed(layer: Mapping[str, Any], product_dtype: str = "") -> dict[str, A
     matrix = np.concatenate([as_matrix(name, layer[name]).T for name in names])
     found[joined(names)] = Transposed(jnp.asarray(matrix, product_dtype or None))
   return found
+
+
+def for_sums(params: Any) -> Any:
+  """Prepared `params` for programs that are compiled with `compiler_options` of them."""
+  return jax.tree.map(
+    lambda x: x.replace(summed=True) if isinstance(x, Transposed) else x, params, is_leaf=_is_weight
+  )
+
+
+def compiler_options(args: Any) -> dict[str, Any]:
+  """How a program is compiled that has `args`, parameters among them: as their products want it."""
+  weights = jax.tree.leaves(args, is_leaf=_is_weight)
+  wanted = any(isinstance(x, Transposed) and x.summed for x in weights)
+  return summed.COMPILER_OPTIONS if wanted else {}
+
+
+def _is_weight(x: Any) -> bool:
+  return isinstance(x, Transposed)
