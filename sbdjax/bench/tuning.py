@@ -35,7 +35,7 @@ from sbdjax.lm import LM
 Settings = Mapping[str, Any]
 
 # Of the forwards that are timed, up to those of the widest candidate.
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 72, 135)
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 72, 135)
 # Seconds of a measurement of forwards, of which one may take less than a clock can tell.
 _LASTING = 0.05
 
@@ -119,8 +119,9 @@ def candidates(masked: bool) -> list[Candidate]:
   return found
 
 
-# Drafts to look up: with the token before them they fill 4, 8 and 16 places of a product.
-_LOOKED_UP = (3, 7, 15)
+# Drafts to look up: with the token before them as many rows as a CPU multiplies at the price of one
+# (`nn.summed`), or 8 and 16 places of a product.
+_LOOKED_UP = (2, 4, 7, 15)
 
 # Settings of a pool, and the chains that it gives with the plain one.
 _POOLS: tuple[tuple[Settings, int], ...] = (({}, 1), ({"pool": "ngrams", "num_candidates": 3}, 4))

@@ -93,7 +93,7 @@ def test_widths_are_those_of_the_forwards_that_are_traced():
   [
     {"name": "sbd_verified", "block_size": 3, "drafting": "alternating"},
     {"name": "sbd_verified", "block_size": 3, "drafting": "fan_out", "points": 0},
-    {"name": "sbd_verified", "drafting": "none", "lookup": "text", "lookup_tokens": 3},
+    {"name": "sbd_verified", "drafting": "none", "lookup": "text", "lookup_tokens": 4},
   ],
   ids=lambda settings: settings["drafting"],
 )
