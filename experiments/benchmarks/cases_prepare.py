@@ -161,7 +161,35 @@ def widened(kind: str, inputs: int, outputs: int, rows: int) -> Case:
   return Case(f"{kind} {inputs}x{outputs} {rows} rows", shapes, make)
 
 
+def few_rows(inputs: int, outputs: int, rows: int) -> Case:
+  """Products of a few rows by Eigen and as sums, with more weights than a processor's cache holds."""
+  count = 2**27 // (inputs * outputs)
+
+  def make():
+    x = normal((rows, inputs))[0]
+    weights = [Transposed(w) for w in normal(*[(outputs, inputs)] * count)]
+
+    def products(x, weights):
+      # Each waits for the one before it.
+      for w in weights:
+        x = x + 1e-9 * w.times(x).sum(axis=1, keepdims=True)
+      return x
+
+    given = weights, prepare.for_sums(weights)
+    programs = [compile_for(jax.jit(products), x, ws).call for ws in given]
+    sides = (functools.partial(p, x, ws) for p, ws in zip(programs, given, strict=True))
+    return Pair(*sides, {})
+
+  shapes = dict(inputs=inputs, outputs=outputs, rows=rows, products=count)
+  return Case(f"sums {inputs}x{outputs} {rows} rows", shapes, make)
+
+
 CASES = [
+  *(
+    few_rows(inputs, outputs, rows)
+    for inputs, outputs in ((576, 960), (576, 3072), (576, 49152), (1536, 576))
+    for rows in (2, 3, 4, 5)
+  ),
   *(
     forwards(name, width, slots)
     for name, slots in (("260K", 256), ("15M", 256), ("110M", 256), ("110M", 1024), ("135M", 256))

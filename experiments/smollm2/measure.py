@@ -65,6 +65,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
   "prompt look-up": {"name": "sbd_verified", "drafting": "none", **_LOOKUP},
+  "prompt look-up of 4": {
+    "name": "sbd_verified", "drafting": "none", **_LOOKUP, "lookup_tokens": 4,
+  },
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
   "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
@@ -74,6 +77,9 @@ METHODS: dict[str, dict[str, Any]] = {
   "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
   "verified, alternating + look-up": {**_ALTERNATING, **_LOOKUP},
   "verified, alternating, blocks of 3 + look-up": {**_ALTERNATING, "block_size": 3, **_LOOKUP},
+  "verified, alternating, blocks of 3 + look-up of 2": {
+    **_ALTERNATING, "block_size": 3, **_LOOKUP, "lookup_tokens": 2,
+  },
   "verified, fused + look-up": {**_FUSED, **_LOOKUP},
 }  # fmt: skip
 

@@ -34,24 +34,29 @@ _PARTS = 4
 def pays(rows: int, w_OxI: jax.Array) -> bool:
   """Whether sums are the faster product of so many rows."""
   few = 1 < rows <= _ROWS and w_OxI.shape[1] <= _INPUTS
-  return w_OxI.size >= _LARGE and (few or rows == 2)
+  # XLA has a fast product of a matrix and one vector, but not of bfloat16.
+  one = rows == 1 and w_OxI.dtype == jnp.bfloat16
+  return w_OxI.size >= _LARGE and (few or rows == 2 or one)
 
 
 def product(w_OxI: jax.Array, x_TxI: jax.Array) -> jax.Array:
   """float32 [T, O]: `x @ w.T`."""
+  rows = max(2, len(x_TxI))  # a loop with a single sum is not vectorised
+  x = jnp.pad(x_TxI.astype(jnp.float32), ((0, rows - len(x_TxI)), (0, 0)))
   # A product by the identity: whatever else made x would be computed anew in every step of the loop.
-  x_TxI = jnp.eye(len(x_TxI)) @ x_TxI.astype(jnp.float32)
-  zeros = [np.float32(0)] * len(x_TxI)
+  x = jnp.eye(rows) @ x
+  zeros = [np.float32(0)] * rows
   add = lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True))
 
   def part(w_PxI: jax.Array) -> jax.Array:
-    terms = [w_PxI.astype(jnp.float32) * row for row in x_TxI]
+    terms = [w_PxI.astype(jnp.float32) * row for row in x]
     return jnp.stack(jax.lax.reduce(terms, zeros, add, (1,)))
 
   count = min(_PARTS, _cores(), w_OxI.size // _LARGE)
   bounds = np.linspace(0, len(w_OxI), count + 1).astype(int)
   parts = [part(w_OxI[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-  return jnp.concatenate(parts, axis=1)
+  y = jnp.concatenate(parts, axis=1)
+  return y if len(x_TxI) == rows else y.sum(axis=0, keepdims=True)  # the other row's are zeros
 
 
 def _cores() -> int:

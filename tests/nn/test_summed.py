@@ -24,7 +24,7 @@ def always(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rows", [2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
 def test_a_product_is_that_of_numpy(rows, dtype, monkeypatch):
   monkeypatch.setattr(summed, "_LARGE", 100)
   monkeypatch.setattr(summed, "_cores", lambda: 3)  # 51 outputs: parts of 17 rows
@@ -45,11 +45,12 @@ def test_what_is_infinite_or_no_number_stays_so(always):
 
 
 def test_where_it_pays():
-  weight = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+  weight = lambda *shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype)
   layer, long, small = weight(960, 576), weight(576, 1536), weight(64, 192)
   assert [rows for rows in range(1, 9) if summed.pays(rows, layer)] == [2, 3, 4, 5]
   assert [rows for rows in range(1, 9) if summed.pays(rows, long)] == [2]
   assert not any(summed.pays(rows, small) for rows in range(1, 9))
+  assert summed.pays(1, weight(960, 576, dtype=jnp.bfloat16))
 
 
 def test_the_input_is_computed_once(always):
