@@ -112,7 +112,7 @@ def by_the_clock() -> str:
 
 def results() -> str:
   """What came out of each experiment, losses included."""
-  fewer, ratio = freedave.fewer, jacobi.tpf
+  saved, ratio = freedave.saved, jacobi.tpf
   no_residual, two_causal = (
     text8.at_likelihood("ablations/likelihood.jsonl", name)
     for name in ("no_residual", "two_causal")
@@ -140,10 +140,10 @@ def results() -> str:
       + by_the_clock()
     ),
     "freedave_stories260k": (
-      f"static decoding's text with {fewer(4, 'freedave d=8 tree eager reuse_verified_kv'):.1f} (blocks of 4) "
-      f"and {fewer(16, 'freedave d=4 tree eager reuse_verified_kv'):.1f} (of 16) times fewer forwards; without "
-      f"eager drafts and carried blocks {fewer(4, 'freedave d=4 tree'):.1f} and "
-      f"{fewer(16, 'freedave d=8 tree'):.2f}"
+      f"static decoding's text with {saved(4, 'freedave d=8 tree eager reuse_verified_kv').shown(2)} (blocks of 4) "
+      f"and {saved(16, 'freedave d=8 tree eager reuse_verified_kv').shown(2)} (of 16) times fewer forwards; without "
+      f"eager drafts and carried blocks {saved(4, 'freedave d=4 tree').shown(2)} and "
+      f"{saved(16, 'freedave d=8 tree').shown(2)}"
     ),
     "jacobi_stories260k": (
       f"{ratio():.2f} tokens per forward against {ratio(jacobi.ORIGINAL):.2f} before forcing, "

@@ -163,7 +163,7 @@ def widened(kind: str, inputs: int, outputs: int, rows: int) -> Case:
 
 def few_rows(inputs: int, outputs: int, rows: int) -> Case:
   """Products of a few rows by Eigen and as sums, with more weights than a processor's cache holds."""
-  count = 2**27 // (inputs * outputs)
+  count = 2**25 // (inputs * outputs)
 
   def make():
     x = normal((rows, inputs))[0]

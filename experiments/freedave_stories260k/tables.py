@@ -131,17 +131,22 @@ def table(rows, shape):
   return markdown.table(HEAD, [cells(row, rows, shape) for row in rows])
 
 
+def times_static(row, static):
+  """Tokens/s over those of static decoding in the same turn: median, lowest and highest."""
+  rate = lambda r: sum(r["speed"]["tokens"]) / np.sum(r["speed"]["seconds"], axis=1)
+  found = rate(row) / rate(static)
+  return f"{np.median(found):.2f} ({found.min():.2f} - {found.max():.2f})"
+
+
 def by_the_clock(rows):
   """Tokens/s of one timing run, all points in turns."""
   static = next(filter(is_static, rows))
-  timed = [row for row in rows if paired.speed_ratio(row, static) is not None]
-  if not timed:
-    return "Not timed on an idle machine."
+  timed = [row for row in rows if "speed" in row]
   lines = [
     (
       name(row),
       f"{paired.tokens_per_second(row).value:,.0f}",
-      paired.speed_ratio(row, static).shown(2),
+      times_static(row, static),
       fewer_forwards(row, static).shown(2),
     )
     for row in timed
@@ -188,11 +193,6 @@ def speeds_of_4():
   return by_the_clock(recorded(4)[0])
 
 
-def speeds_of_16():
-  """By the clock, blocks of sixteen."""
-  return by_the_clock(recorded(16)[0])
-
-
 def point(block_size, wanted):
   """A record by its name in the table."""
   (found,) = [row for row in recorded(block_size)[0] if name(row) == wanted]
@@ -201,7 +201,33 @@ def point(block_size, wanted):
 
 def fewer(block_size, wanted):
   """Static decoding's forwards / those of a point."""
-  return nfe(point(block_size, "static")) / nfe(point(block_size, wanted))
+  return saved(block_size, wanted)[0]
+
+
+def saved(block_size, wanted):
+  """`fewer`, with its interval over prompts."""
+  return fewer_forwards(point(block_size, wanted), point(block_size, "static"))
+
+
+def bounds(block_size, wanted):
+  """The interval of `fewer`."""
+  return saved(block_size, wanted)[1:]
+
+
+def without_storing(block_size):
+  """Forwards of static decoding, had it stored its blocks on the way: one of k + 1 is to store."""
+  static = point(block_size, "static")
+  return static["nfe"] * block_size / (block_size + 1) + static["prefill_nfe"]
+
+
+def eager_more(block_size):
+  """Forwards that eager acceptance at d = 1 needs beyond those of static decoding."""
+  return nfe(point(block_size, "freedave d=1 tree eager")) - nfe(point(block_size, "static"))
+
+
+def against_storing(block_size, wanted):
+  """`without_storing` / the forwards of a point."""
+  return without_storing(block_size) / nfe(point(block_size, wanted))
 
 
 def peak_memory():

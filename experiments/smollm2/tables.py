@@ -75,6 +75,11 @@ def tpf(method: str) -> float:
   return line["kinds"]["all"]["tokens_per_forward"]["value"]
 
 
+def price(method: str) -> float:
+  """What a forward of it takes, in units of one of AR: tokens per forward over the speed-up."""
+  return tpf(method) / speed(method)[0]
+
+
 def prompts() -> int:
   """How many there are."""
   return lines_of("points.jsonl")[0]["kinds"]["all"]["prompts"]
