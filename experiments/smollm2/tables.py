@@ -86,7 +86,7 @@ def tpf(method: str) -> float:
 
 
 def price(method: str) -> float:
-  """What a forward of it takes, in units of one of AR: tokens per forward over the speed-up."""
+  """Time of a forward / time of a forward of AR: tokens per forward / speed-up over AR."""
   return tpf(method) / speed(method)[0]
 
 

@@ -3,7 +3,7 @@
 XLA has no product of a matrix and a few vectors for CPUs. It calls Eigen, which packs the weights
 before it multiplies by them: that takes longer than reading them from memory. Here a product is one
 loop over the weights with a sum for each row, which LLVM vectorises where it may add in any order:
-programs are compiled with `COMPILER_OPTIONS`, without which the same sums take four times as long.
+programs are compiled with `COMPILER_OPTIONS`, without which the same sums take several times as long.
 `experiments/benchmarks/cases_prepare.py` measures them.
 """
 
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Sums may be taken in any order; what is infinite or not a number stays so.
+# Sums may be taken in any order; what is infinite or not a number in the weights stays so.
 COMPILER_OPTIONS = {
   "xla_cpu_enable_fast_math": True,
   "xla_cpu_fast_math_honor_nans": True,
@@ -40,7 +40,10 @@ def pays(rows: int, w_OxI: jax.Array) -> bool:
 
 
 def product(w_OxI: jax.Array, x_TxI: jax.Array) -> jax.Array:
-  """float32 [T, O]: `x @ w.T`."""
+  """`x @ w.T`, float32 [T, O], of [O, I] and [T, I] in any dtype of floats.
+
+  What is infinite or not a number in one row of x makes NaN of every row.
+  """
   rows = max(2, len(x_TxI))  # a loop with a single sum is not vectorised
   x = jnp.pad(x_TxI.astype(jnp.float32), ((0, rows - len(x_TxI)), (0, 0)))
   # A product by the identity: whatever else made x would be computed anew in every step of the loop.
