@@ -87,6 +87,7 @@ USES_SIDE = {
   name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
 }
 USES_SIDE["figures"] = {"data"}
+USES_SIDE["decode"] = {"data"}  # tables of n-grams, which it drafts from
 USES_SIDE |= {"text_records": {"data", "interop"}, "train": {"data", "interop", "report"}}
 USES_SIDE |= {name: set(SIDE) for name in ("cli", "__main__")}
 # Imports inside functions only: (importer, imported).

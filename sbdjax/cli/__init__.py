@@ -79,6 +79,11 @@ VERBS = {
     "sbdjax.cli.methods",
     "Decoding methods: `methods` lists them with their settings, `methods NAME` explains one",
   ),
+  "ngrams": Verb(
+    "sbdjax.cli.ngrams",
+    "Count n-grams that verified decoding drafts from: ngrams TOKENS.npz ... "
+    "--out=FILE.safetensors",
+  ),
   "quickstart": Verb(
     "sbdjax.cli.quickstart",
     "See everything once: a story told, a model fine-tuned to SBD, decoded in blocks, and measured.",

@@ -35,6 +35,7 @@ from sbdjax.decode.base import Generation, Limits, Sampler, decode
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.drafting import Alternating, FanOut, Fused, NoDrafting
 from sbdjax.decode.causal.lookup import NoLookup, TextLookup
+from sbdjax.decode.causal.ngram_lookup import NGramLookup
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.continuous import ContinuousDecoder
@@ -109,6 +110,7 @@ __all__ = [
   "Linear",
   "MDM",
   "Method",
+  "NGramLookup",
   "NGrams",
   "NoCache",
   "NoDrafting",

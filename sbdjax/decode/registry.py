@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sbdjax.decode import rules, tokens, verify
 from sbdjax.decode.any_order import mdm, ssmd, windows
-from sbdjax.decode.causal import ar, drafting, lookup, sbd, verified_sbd
+from sbdjax.decode.causal import ar, drafting, lookup, ngram_lookup, sbd, verified_sbd
 from sbdjax.decode.diffusion import freedave, network, schedule, static
 from sbdjax.decode.jacobi import drafts, jacobi, recycling
 from sbdjax.decode.method import Method, Part
@@ -82,7 +82,11 @@ REGISTRY: dict[str, dict[str, type]] = {
     "fused": drafting.Fused,
     "fan_out": drafting.FanOut,
   },
-  "lookup": {"none": lookup.NoLookup, "text": lookup.TextLookup},
+  "lookup": {
+    "none": lookup.NoLookup,
+    "text": lookup.TextLookup,
+    "ngrams": ngram_lookup.NGramLookup,
+  },
   "cache": {
     "auto": network.AutoCache,
     "none": network.NoCache,

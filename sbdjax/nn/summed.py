@@ -9,6 +9,7 @@ programs are compiled with `COMPILER_OPTIONS`, without which the same sums take 
 
 from __future__ import annotations
 
+import math
 import os
 
 import jax
@@ -29,6 +30,7 @@ _LARGE = 2**17
 _ROWS, _INPUTS = 5, 1024
 # A loop runs on one core. More cores share the outputs, this many at most.
 _PARTS = 4
+_GROUP = 16
 
 
 def pays(rows: int, w_OxI: jax.Array) -> bool:
@@ -40,14 +42,9 @@ def pays(rows: int, w_OxI: jax.Array) -> bool:
 
 
 def product(w_OxI: jax.Array, x_TxI: jax.Array) -> jax.Array:
-  """`x @ w.T`, float32 [T, O], of [O, I] and [T, I] in any dtype of floats.
-
-  What is infinite or not a number in one row of x makes NaN of every row.
-  """
+  """`x @ w.T`, float32 [T, O], of [O, I] and [T, I] in any dtype of floats."""
   rows = max(2, len(x_TxI))  # a loop with a single sum is not vectorised
-  x = jnp.pad(x_TxI.astype(jnp.float32), ((0, rows - len(x_TxI)), (0, 0)))
-  # A product by the identity: whatever else made x would be computed anew in every step of the loop.
-  x = jnp.eye(rows) @ x
+  x = computed(jnp.pad(x_TxI.astype(jnp.float32), ((0, rows - len(x_TxI)), (0, 0))))
   zeros = [np.float32(0)] * rows
   add = lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True))
 
@@ -60,6 +57,16 @@ def product(w_OxI: jax.Array, x_TxI: jax.Array) -> jax.Array:
   parts = [part(w_OxI[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
   y = jnp.concatenate(parts, axis=1)
   return y if len(x_TxI) == rows else y.sum(axis=0, keepdims=True)  # the other row's are zeros
+
+
+def computed(x_TxI: jax.Array) -> jax.Array:
+  """x, which XLA cannot compute anew in every step of a loop that reads it.
+
+  A product by the identity is what it does not fuse. It is taken within a row, so that what is
+  infinite or not a number in one row does not reach the others.
+  """
+  group = math.gcd(x_TxI.shape[1], _GROUP)
+  return (x_TxI.reshape(-1, group) @ jnp.eye(group)).reshape(x_TxI.shape)
 
 
 def _cores() -> int:

@@ -44,6 +44,12 @@ def test_what_is_infinite_or_no_number_stays_so(always):
   np.testing.assert_array_equal(found, [[4, np.inf, 4, np.nan]] * 2)
 
 
+def test_what_is_no_number_in_one_row_stays_there(always):
+  w, x = jnp.ones((4, 32)), jnp.ones((3, 32)).at[1, 20].set(jnp.nan)
+  found = jax.jit(summed.product).lower(w, x).compile(summed.COMPILER_OPTIONS)(w, x)
+  np.testing.assert_array_equal(np.isnan(found), [[False] * 4, [True] * 4, [False] * 4])
+
+
 def test_where_it_pays():
   weight = lambda *shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype)
   layer, long, small = weight(960, 576), weight(576, 1536), weight(64, 192)

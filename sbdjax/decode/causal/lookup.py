@@ -44,6 +44,10 @@ class Lookup(Part):
   def width(self) -> int:
     raise NotImplementedError
 
+  def check(self, vocab_size: int) -> None:
+    """Raises UsageError where its drafts are not for a model with so many tokens."""
+    del vocab_size
+
   def __call__(self, tokens_BxC: jax.Array, length_B: jax.Array) -> Found:
     """Drafts of the tokens after each text; a row's depend on its own text alone.
 
@@ -99,14 +103,25 @@ class TextLookup(Lookup):
 
   def __call__(self, tokens_BxC: jax.Array, length_B: jax.Array) -> Found:
     matched_BxC = match_lengths(tokens_BxC, length_B, self.longest_match)
-    best_Bx1 = jnp.max(matched_BxC, axis=1, keepdims=True)
-    index_C = jnp.arange(tokens_BxC.shape[1])
-    next_Bx1 = jnp.max(jnp.where(matched_BxC == best_Bx1, index_C, 0), axis=1, keepdims=True)
-    loop_Bx1 = jnp.maximum(length_B[:, None] - next_Bx1, 1)
-    at_BxR = next_Bx1 + jnp.arange(self.width) % loop_Bx1
-    found_B = best_Bx1[:, 0] >= self.shortest_match
-    token_BxR = jnp.take_along_axis(tokens_BxC, at_BxR, axis=1, mode="clip")
+    found_B = jnp.max(matched_BxC, axis=1) >= self.shortest_match
+    token_BxR = repeated(tokens_BxC, length_B, matched_BxC, self.width)
     return Found(token_BxR, jnp.where(found_B, self.width, 0))
+
+
+def repeated(
+  tokens_BxC: jax.Array, length_B: jax.Array, matched_BxC: jax.Array, width: int
+) -> jax.Array:
+  """int32 [B, width]: what follows the longest match, of equally long ones the latest.
+
+  Args:
+    matched_BxC: as of `match_lengths`; where it is 0 everywhere, what is returned means nothing.
+  """
+  best_Bx1 = jnp.max(matched_BxC, axis=1, keepdims=True)
+  index_C = jnp.arange(tokens_BxC.shape[1])
+  next_Bx1 = jnp.max(jnp.where(matched_BxC == best_Bx1, index_C, 0), axis=1, keepdims=True)
+  loop_Bx1 = jnp.maximum(length_B[:, None] - next_Bx1, 1)
+  at_BxR = next_Bx1 + jnp.arange(width) % loop_Bx1
+  return jnp.take_along_axis(tokens_BxC, at_BxR, axis=1, mode="clip")
 
 
 def match_lengths(tokens_BxC: jax.Array, length_B: jax.Array, longest: int) -> jax.Array:

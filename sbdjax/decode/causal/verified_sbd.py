@@ -120,6 +120,7 @@ class VerifiedSBD(Method):
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
     k = self.block_size
     mask_id = mask_token(lm) if self.drafting.drafts else 0
+    self.lookup.check(lm.config.vocab_size)
 
     def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape

@@ -1,0 +1,118 @@
+"""Drafts from the row's own text and, where that says less, from n-grams that the model wrote before.
+
+Prompt look-up (`lookup.TextLookup`) has drafts only where a text repeats itself. A table of n-grams,
+counted once in other texts of the same model (`data.ngrams`), has one nearly everywhere: phrases that
+the model likes are the same in every answer. Reading it costs no forward.
+
+Source: as of `data.ngrams`. The order is ours: the longest match counts, of equally long ones that in
+the text, whose draft goes on as the text does; the table's goes on with what follows its own drafts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sbdjax import pytree
+from sbdjax.data import assets, ngrams
+from sbdjax.decode.causal.lookup import Found, TextLookup, match_lengths, repeated
+from sbdjax.errors import UsageError
+
+
+@pytree.dataclass
+class NGramLookup(TextLookup):
+  """Drafts by the longest of the last tokens' matches in the text and in a table of n-grams.
+
+  Attributes:
+    lookup_table: file of the table, which `python -m sbdjax ngrams` writes; `asset:NAME` is an
+      embedded one.
+
+  Raises:
+    UsageError: as `TextLookup`, or there is no table.
+  """
+
+  shortest_match: int = pytree.static(default=1)
+  lookup_tokens: int = pytree.static(default=4)
+  lookup_table: str = pytree.static(default="")
+
+  def check(self, vocab_size: int) -> None:
+    if not self.lookup_table:
+      raise UsageError("lookup=ngrams needs a table: lookup_table=FILE (`sbdjax ngrams` writes one)")
+    found = _buckets(self.lookup_table).vocab_size
+    if found > vocab_size:
+      raise UsageError(
+        f"lookup_table={self.lookup_table} has a vocabulary of {found} tokens, the model of "
+        f"{vocab_size}: take the table of this model"
+      )
+
+  def __call__(self, tokens_BxC: jax.Array, length_B: jax.Array) -> Found:
+    table = _buckets(self.lookup_table)
+    matched_BxC = match_lengths(tokens_BxC, length_B, self.longest_match)
+    text = repeated(tokens_BxC, length_B, matched_BxC, self.width)
+    best_B = jnp.max(matched_BxC, axis=1)
+    back = [
+      jnp.take_along_axis(tokens_BxC, length_B[:, None] - n, axis=1, mode="clip")[:, 0]
+      for n in range(1, table.longest + 1)
+    ]
+    tokens, matches = [], []
+    for j in range(self.width):
+      token_B, match_B = table.after(back, length_B + j)
+      tokens.append(token_B)
+      matches.append(match_B)
+      back = [token_B, *back[:-1]]
+    known_B = jnp.cumprod(jnp.stack(matches, axis=1) > 0, axis=1).sum(axis=1)
+    from_text_B = (best_B >= self.shortest_match) & (best_B >= matches[0])
+    token_BxR = jnp.where(from_text_B[:, None], text, jnp.stack(tokens, axis=1))
+    return Found(token_BxR, jnp.where(from_text_B, self.width, known_B))
+
+
+class _Buckets:
+  """A table by the highest bits of its keys, so that a question reads a few neighbours.
+
+  Attributes:
+    longest: tokens of the longest runs.
+    vocab_size: tokens are below it.
+  """
+
+  def __init__(self, table: ngrams.NGrams):
+    self.longest, self.vocab_size = table.longest, table.vocab_size
+    bits = max(1, int(np.ceil(np.log2(len(table.key_N)))))
+    self._shift = np.uint32(32 - bits)
+    bucket = (table.key_N >> self._shift).astype(np.int64)
+    sizes = np.bincount(bucket, minlength=2**bits)
+    self._start = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
+    self._most = int(sizes.max())
+    # A question may read beyond the end.
+    self._key = np.pad(table.key_N, (0, self._most))
+    self._token = np.pad(table.token_N, (0, self._most))
+
+  def after(self, back: list[jax.Array], length_B: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What follows the last tokens of each row, int32, and how many of them the table knows, 0: none.
+
+    Args:
+      back: int32 [B] each, the last token, the one before it, ..., of `longest`.
+      length_B: tokens of each row; runs that would begin before it match nothing.
+    """
+    last = [token_B.astype(jnp.uint32) for token_B in back]
+    runs = range(self.longest, 0, -1)
+    key_BxO = jnp.stack([ngrams.hashed(last[:n]) for n in runs], axis=1)
+    start_BxO = jnp.asarray(self._start)[key_BxO >> self._shift]
+    at_BxOxM = start_BxO[..., None] + jnp.arange(self._most)
+    same_BxOxM = jnp.asarray(self._key)[at_BxOxM] == key_BxO[..., None]
+    # A bucket's neighbours have other keys, the padding is zeros.
+    same_BxOxM &= at_BxOxM < len(self._key) - self._most
+    n_O = jnp.array(runs)
+    known_BxO = same_BxOxM.any(axis=2) & (n_O <= length_B[:, None])
+    which_B = jnp.argmax(known_BxO, axis=1)
+    rows_B = jnp.arange(len(which_B))
+    at_B = at_BxOxM[rows_B, which_B, jnp.argmax(same_BxOxM, axis=2)[rows_B, which_B]]
+    return jnp.asarray(self._token)[at_B], jnp.where(known_BxO.any(axis=1), n_O[which_B], 0)
+
+
+@functools.cache
+def _buckets(name: str) -> Any:
+  return _Buckets(ngrams.read(assets.resolve(name)))
