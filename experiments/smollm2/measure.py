@@ -41,6 +41,7 @@ from sbdjax.decode.generate import Result
 from sbdjax.decode.kept import KeptText
 from sbdjax.decode.stream import Streamer
 from sbdjax.evals import diversity, record
+from sbdjax.interop import smollm2
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 # Categories of MT-Bench, which are one kind of Spec-Bench.
@@ -67,6 +68,13 @@ METHODS: dict[str, dict[str, Any]] = {
   "prompt look-up": {"name": "sbd_verified", "drafting": "none", **_LOOKUP},
   "prompt look-up of 4": {
     "name": "sbd_verified", "drafting": "none", **_LOOKUP, "lookup_tokens": 4,
+  },
+  **{
+    f"n-gram look-up of {n}": {
+      "name": "sbd_verified", "drafting": "none", "lookup": "ngrams", "lookup_tokens": n,
+      "lookup_table": smollm2.NGRAMS,
+    }
+    for n in (2, 4)
   },
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},

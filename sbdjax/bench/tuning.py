@@ -48,13 +48,15 @@ class Candidate(NamedTuple):
     widths: tokens that each forward of a round runs. Shapes are fixed: a forward runs those of chains
       and blocks that it has no use for as well, which `Result.query_tokens` does not count.
     chain: tokens that a verification adds if every draft is right.
-    looked_up: tokens that a forward runs as well where the text has a draft.
+    looked_up: tokens that a forward runs as well where there is a looked-up draft.
+    found: share of the forwards that have one. A guess: it depends on the text.
   """
 
   settings: Settings
   widths: tuple[int, ...]
   chain: int
   looked_up: int = 0
+  found: float = 0.5
 
   @property
   def family(self) -> str:
@@ -69,14 +71,13 @@ class Candidate(NamedTuple):
 
   @property
   def width(self) -> float:
-    """Tokens that a forward runs, on average, if every second one has looked-up drafts."""
-    return sum(self.widths) / self.forwards + self.looked_up / 2
+    """Tokens that a forward runs, on average, if `found` of them have looked-up drafts."""
+    return sum(self.widths) / self.forwards + self.looked_up * self.found
 
   def price(self, cost: Cost) -> float:
-    """What a forward costs, on average, if every second one has looked-up drafts (a guess: it
-    depends on the text)."""
-    found = [w + self.looked_up for w in self.widths]
-    return sum(map(cost, (*self.widths, *found))) / (2 * self.forwards)
+    """What a forward costs, on average, if `found` of them have looked-up drafts."""
+    mean = lambda more: sum(cost(w + more) for w in self.widths) / self.forwards
+    return (1 - self.found) * mean(0) + self.found * mean(self.looked_up)
 
   def most(self, cap: float = np.inf) -> float:
     """Tokens per forward, where a verification adds at most `cap`."""
@@ -95,14 +96,18 @@ class Candidate(NamedTuple):
 PLAIN = Candidate({"name": "ar"}, (1,), 1)
 
 
-def candidates(masked: bool) -> list[Candidate]:
+def candidates(masked: bool, table: str = "") -> list[Candidate]:
   """Lossless settings other than AR.
 
   Args:
     masked: the model has a mask token.
+    table: file of the model's n-grams; "": there is none.
   """
   found = [_window(n, *pool) for n in (4, 8) for pool in _POOLS]
-  found += [_looked_up(Candidate(_NO_MASKS, (1,), 1), number) for number in _LOOKED_UP]
+  unmasked = Candidate(_NO_MASKS, (1,), 1)
+  found += [_looked_up(unmasked, number) for number in _LOOKED_UP]
+  if table:
+    found += [_looked_up(unmasked, number, table) for number in _LOOKED_UP]
   if masked:
     found += [
       _looked_up(_verified(block_size, False, *schedule), number)
@@ -156,11 +161,15 @@ def _verified(
 _NO_MASKS: Settings = {"name": "sbd_verified", "drafting": "none"}
 
 
-def _looked_up(candidate: Candidate, number: int) -> Candidate:
-  """`candidate` with so many drafts looked up in the text, in every second forward as a guess."""
-  settings = {**candidate.settings, "lookup": "text", "lookup_tokens": number}
-  chain = max(candidate.chain, 1 + number)
-  return candidate._replace(settings=settings, chain=chain, looked_up=number)
+def _looked_up(candidate: Candidate, number: int, table: str = "") -> Candidate:
+  """`candidate` with so many drafts looked up in the text, or in a table that nearly always has some."""
+  more: Settings = {"lookup": "ngrams", "lookup_table": table} if table else {"lookup": "text"}
+  return candidate._replace(
+    settings={**candidate.settings, **more, "lookup_tokens": number},
+    chain=max(candidate.chain, 1 + number),
+    looked_up=number,
+    found=0.95 if table else Candidate._field_defaults["found"],
+  )
 
 
 def decoding_of(settings: Settings, max_tokens: int) -> Decoding:

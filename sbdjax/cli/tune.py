@@ -39,6 +39,7 @@ from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.prepared import Prepared
 from sbdjax.errors import UsageError
 from sbdjax.evals import record
+from sbdjax.interop import smollm2
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 
@@ -91,7 +92,7 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
     )
     seconds = tuning.time_forwards(lm, prepared, params, context, args.turns)
     cost = tuning.cost_of(tuning.WIDTHS, seconds)
-    every = tuning.candidates(lm.config.mask_id is not None)
+    every = tuning.candidates(lm.config.mask_id is not None, _table(args))
     few = prompts[: args.probes]
     decode = lambda c: tuning.decode(decoder, params, few, c.settings, args.max_tokens).results
     reference, others = decode(tuning.PLAIN), []
@@ -125,6 +126,13 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
     "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     **record.provenance(),
   }
+
+
+def _table(args: argparse.Namespace) -> str:
+  """The table of n-grams to draft from; "" where there is none."""
+  if args.lookup_table is None and args.checkpoint in (smollm2.NAME, smollm2.WITH_ADAPTER):
+    return smollm2.NGRAMS
+  return args.lookup_table or ""
 
 
 def _number(trial: Trial) -> Any:
@@ -186,6 +194,7 @@ def _parser() -> Parser:
   flags.add_checkpoint(parser, required=True)
   add("--prompts", required=True, help="file with a prompt a line, or .jsonl with the field prompt")
   add("--chat", action="store_true", help="each prompt is a user's turn, by the chat template")
+  add("--lookup_table", help="also try drafts from this table of n-grams (see `ngrams`)")
   add("--num_prompts", type=int, default=8, help="so many of the file's, from the first")
   add("--max_tokens", type=int, default=64, help="tokens generated for each prompt")
   add("--tries", type=int, default=16, help="candidates tried at most; each is compiled")

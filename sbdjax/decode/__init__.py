@@ -12,6 +12,7 @@ Where to find what the papers say:
     causal/sbd.py           Set Block Decoding (SBD, Algorithms 2 and 3)
     causal/verified_sbd.py  SBD drafts, verified by the model's own next-token half
     causal/lookup.py        prompt look-up: drafts from the text itself, verified with those
+    causal/ngram_lookup.py  and from n-grams that the model wrote before
     rules.py                reveal rules: EB (SBD eqs. 8, 18), Factor, thresholds, static top-k
     verify.py               exact match, and accept or resample (speculative sampling)
     diffusion/static.py     block diffusion: static and dynamic decoding (FreeDave, Algorithm 1)

@@ -16,7 +16,7 @@ from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Result
 from tests import models
 
-EVERY = tuning.candidates(masked=True)
+EVERY = tuning.candidates(masked=True, table="asset:smollm2_135m_ngrams.safetensors")
 
 
 def result(tokens, nfe, query_tokens):
@@ -38,7 +38,8 @@ def test_candidates_build_are_lossless_and_differ():
   assert len({json.dumps(m.flat()) for m in methods}) == len(EVERY)
   names = {c.family for c in tuning.candidates(masked=False)}
   assert names == {"jacobi_window", "sbd_verified text none"}
-  assert {c.family for c in EVERY} == names | {"sbd_verified", "sbd_verified text"}
+  more = {"sbd_verified", "sbd_verified text", "sbd_verified ngrams none"}
+  assert {c.family for c in EVERY} == names | more
   assert max(max(c.widths) for c in EVERY) == tuning.WIDTHS[-1]
 
 
@@ -105,6 +106,12 @@ def test_the_most_tokens_are_those_of_a_model_whose_drafts_are_all_right(setting
   assert found.tokens == [5] * 180
   # The first forwards have nothing to verify, the last one meets the limit.
   assert found.tpf == pytest.approx(candidate.most(), rel=0.1)
+
+
+def test_the_price_of_looking_up_by_hand():
+  cost = Cost((1, 5), (1.0, 2.0))
+  x = Candidate({"name": "x"}, (1,), 5, looked_up=4, found=0.25)
+  assert x.price(cost) == 0.75 * 1.0 + 0.25 * 2.0 and x.width == 2.0
 
 
 def test_trials_by_hand():

@@ -1,0 +1,112 @@
+"""Drafts from a table of n-grams: what is found, and the text that comes of it."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sbdjax.data import ngrams
+from sbdjax.data.corpus import Corpus
+from sbdjax.decode import base
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.drafting import NoDrafting
+from sbdjax.decode.causal.lookup import TextLookup
+from sbdjax.decode.causal.ngram_lookup import NGramLookup
+from sbdjax.decode.causal.verified_sbd import VerifiedSBD
+from sbdjax.decode.tokens import token_sampler
+from sbdjax.errors import UsageError
+from sbdjax.lm import make_lm
+from tests import models
+from tests.decode.cases.case import CONFIG
+from tests.jit import quick_jit
+
+
+def table_of(path, texts, vocab, longest=3):
+  tokens = np.concatenate([np.array(t, np.uint16) for t in texts])
+  corpus = Corpus(tokens, np.array([len(t) for t in texts]))
+  ngrams.write(path, ngrams.count([corpus], vocab, longest))
+  return str(path)
+
+
+def expected(text, written, r, longest_match, longest=3):
+  """By the definition: the longest match, in the text before the table, and the table's own chain."""
+  followed = collections.defaultdict(collections.Counter)
+  for other in written:
+    for i in range(1, len(other)):
+      for n in range(1, min(i, longest) + 1):
+        followed[tuple(other[i - n : i])][other[i]] += 1
+
+  def asked(tokens):
+    for n in range(min(longest, len(tokens)), 0, -1):
+      if (run := tuple(tokens[-n:])) in followed:
+        counts = followed[run]
+        return n, min(counts, key=lambda t: (-counts[t], t))
+    return 0, None
+
+  for n in range(min(longest_match, len(text) - 1), 0, -1):
+    at = [i for i in range(n, len(text)) if text[i - n : i] == text[-n:]]
+    if at and n >= asked(text)[0]:
+      after = text[at[-1] :]
+      return [after[j % len(after)] for j in range(r)]
+  chain = list(text)
+  while len(chain) < len(text) + r and asked(chain)[0]:
+    chain.append(asked(chain)[1])
+  return chain[len(text) :]
+
+
+@pytest.mark.parametrize("r, longest_match", [(4, 3), (1, 1), (6, 5)])
+def test_what_is_found(tmp_path, r, longest_match):
+  rng = np.random.default_rng(r)
+  written = [rng.integers(0, 12, 30).tolist() for _ in range(6)]
+  rows, capacity = 300, 16
+  tokens = rng.integers(0, rng.integers(2, 20, (rows, 1)), (rows, capacity)).astype(np.int32)
+  lengths = rng.integers(1, capacity + 1, rows).astype(np.int32)
+  lookup = NGramLookup(r, longest_match, 1, table_of(tmp_path / "x", written, 20))
+  found, text = (jax.jit(f)(tokens, lengths) for f in (lookup, TextLookup(r, longest_match, 1)))
+  kinds = collections.Counter()
+  for i, n in enumerate(lengths):
+    drafts = found.token_BxR[i, : found.count_B[i]].tolist()
+    assert drafts == expected(tokens[i, :n].tolist(), written, r, longest_match), i
+    kinds["none" if not drafts else drafts == text.token_BxR[i].tolist()] += 1
+  assert min(kinds.values()) > 10 and len(kinds) == 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_that_of_ar(tmp_path, temperature):
+  net, token = make_lm(CONFIG), token_sampler(temperature)
+  params = models.random_params(net, seed=1, embedding_scale=0.5)
+  prompts = models.tokens(16, 4, vocab_size=11, seed=3)
+  lengths = np.random.default_rng(3).integers(1, 5, 16).astype(np.int32)
+
+  def decoded(method):
+    sampler = method.sampler(net, base.Limits(14, (7,)))
+    run = quick_jit(lambda params, key: base.decode(sampler, params, prompts, lengths, key).out)
+    return run(params, jax.random.key(0))
+
+  def with_table(name, texts):
+    lookup = NGramLookup(4, lookup_table=table_of(tmp_path / name, texts, CONFIG.vocab_size))
+    return decoded(VerifiedSBD(drafting=NoDrafting(), lookup=lookup, token=token))
+
+  want = decoded(AR(token))
+  written = [row[:n].tolist() for row, n in zip(want.tokens_BxC, want.length_B, strict=True)]
+  any_text = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (20, 20)).tolist()
+  spent = {}
+  for name, texts in {"own": written, "any": any_text}.items():
+    got = with_table(name, texts)
+    np.testing.assert_array_equal(got.length_B, want.length_B)
+    for a, b in zip(got.tokens_BxC, written, strict=True):
+      assert a[: len(b)].tolist() == b
+    spent[name] = int(jnp.sum(got.nfe_B))
+  assert spent["own"] < spent["any"] < int(jnp.sum(want.nfe_B))
+
+
+def test_settings_are_checked(tmp_path):
+  net = make_lm(CONFIG)
+  made = lambda **kwargs: VerifiedSBD(drafting=NoDrafting(), lookup=NGramLookup(**kwargs))
+  with pytest.raises(UsageError, match="lookup_table=FILE"):
+    made().sampler(net, base.Limits(4))
+  large = table_of(tmp_path / "x", [[1, 2]], CONFIG.vocab_size + 1)
+  with pytest.raises(UsageError, match="take the table of this model"):
+    made(lookup_table=large).sampler(net, base.Limits(4))
