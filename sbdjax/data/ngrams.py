@@ -92,13 +92,14 @@ def count(
     raise DataError("no n-grams: there is no text after the prompts")
   seen = lambda run: (-followed[run].total(), len(run), run)
   kept = sorted(followed, key=seen)[:entries]
-  last_first = lambda run: [np.uint32([token]) for token in reversed(run)]
-  keys = np.concatenate([hashed(last_first(run)) for run in kept])
+  keys = np.concatenate(
+    [hashed([np.full(1, token, np.uint32) for token in reversed(run)]) for run in kept]
+  )
   # Of equally frequent ones the smallest, so that a table depends on the texts alone.
-  tokens = np.array([min(followed[run].items(), key=lambda x: (-x[1], x[0]))[0] for run in kept])
+  after = [min(followed[run].items(), key=lambda x: (-x[1], x[0]))[0] for run in kept]
   # Of runs with one hash the one seen most often stays.
   keys, first = np.unique(keys, return_index=True)
-  return NGrams(keys, tokens[first].astype(np.int32), longest, vocab_size)
+  return NGrams(keys, np.array(after, np.int32)[first], longest, vocab_size)
 
 
 def _texts(corpus: Corpus) -> Iterator[tuple[list[int], int]]:

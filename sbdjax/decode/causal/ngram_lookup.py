@@ -41,7 +41,9 @@ class NGramLookup(TextLookup):
 
   def check(self, vocab_size: int) -> None:
     if not self.lookup_table:
-      raise UsageError("lookup=ngrams needs a table: lookup_table=FILE (`sbdjax ngrams` writes one)")
+      raise UsageError(
+        "lookup=ngrams needs a table: lookup_table=FILE (`sbdjax ngrams` writes one)"
+      )
     found = _buckets(self.lookup_table).vocab_size
     if found > vocab_size:
       raise UsageError(
