@@ -265,7 +265,7 @@ def main(argv: list[str] | None = None) -> int:
     bench, out = Bench(ways, judge, prompts[0]), record.JsonLines(raw)
     provenance, start = record.provenance(), time.perf_counter()
     for i in todo:
-      line = bench.line(prompts[i], first=i)
+      line = bench.line(prompts[i], first=i + i // len(ways))
       lines.append({"index": i, "kind": kinds[i], **line, "settings": about} | provenance)
       out.append(lines[-1])
       minutes = (time.perf_counter() - start) / 60
