@@ -14,7 +14,9 @@ from sbdjax.bench import tuning
 from sbdjax.bench.timing import Pass
 from sbdjax.bench.tuning import Candidate
 from sbdjax.cli import tune, tuned
+from sbdjax.data import assets, ngrams
 from sbdjax.errors import DataError
+from sbdjax.interop import smollm2
 from sbdjax.interop.pretrained import load_pretrained
 from tests.cli import checkpoints
 
@@ -59,7 +61,7 @@ def no_clock(monkeypatch):
   monkeypatch.setattr(tuning, "time_forwards", forwards)
   monkeypatch.setattr(tuning, "decode", decode_wrongly)
   few = [Candidate(FUSED, (6,), 3), Candidate(WINDOW, (2,), 2)]
-  monkeypatch.setattr(tuning, "candidates", lambda masked: few if masked else few[1:])
+  monkeypatch.setattr(tuning, "candidates", lambda masked, table: few if masked else few[1:])
 
 
 def keep(checkpoint, settings=FUSED):
@@ -236,3 +238,12 @@ def test_a_model_without_next_tokens_is_refused(tiny, monkeypatch, tmp_path, cap
   (tmp_path / "p.txt").write_text("Once\n")
   assert entry.main(["tune", f"--checkpoint={tiny}", f"--prompts={tmp_path}/p.txt"]) == 2
   assert "no next-token model" in capsys.readouterr().err
+
+
+def test_smollm2_brings_its_n_grams():
+  table = lambda *args: tune._table(tune._parser().parse_args([*args, "--prompts=x"]))
+  assert table("--checkpoint=smollm2-135m") == smollm2.NGRAMS
+  assert table("--checkpoint=smollm2-135m", "--lookup_table=mine") == "mine"
+  assert table("--checkpoint=smollm2-135m", "--lookup_table=") == ""
+  assert table("--checkpoint=stories260K") == ""
+  assert len(ngrams.read(assets.resolve(smollm2.NGRAMS)).key_N) > 100_000
