@@ -2,7 +2,8 @@
 # Everything recorded in this folder, from the project's root. Files, each also as .xz: GSM8K and MBPP
 # are the training questions of both (.jsonl with `question` and with `text`), TEXTS are files of
 # documents (plain text with <|endoftext|> between them, or .jsonl with `text`), SPEC_BENCH is
-# Spec-Bench's question.jsonl. About three hours on two cores; with ADAPTER=FILE nothing is trained.
+# Spec-Bench's question.jsonl. It takes several hours on two cores; with
+# ADAPTER=FILE nothing is collected or trained.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/smollm2
@@ -14,14 +15,15 @@ $PY $OUT/prompts.py --out=runs/all_prompts.jsonl --gsm8k="$GSM8K" --mbpp="$MBPP"
 # shellcheck disable=SC2086
 $PY $OUT/prompts.py --out=runs/more_prompts.jsonl --gsm8k="$GSM8K" --mbpp="$MBPP" --texts $TEXTS \
   --counts 400 0 800 --seed=1 --without=runs/all_prompts.jsonl
-# The n-grams: of greedy answers to all prompts but the last 12, which are for `tune`.
-head -n 1389 runs/all_prompts.jsonl > runs/ngram_prompts.jsonl
-for NAME in ngram more; do
-  $PY -m sbdjax collect --checkpoint=smollm2-135m --chat --longest=320 --decoder.max_tokens=144 \
-    --batch_size=64 --shard_size=192 --prompts=runs/${NAME}_prompts.jsonl --workdir=runs/smollm2_$NAME
-done
-$PY -m sbdjax ngrams runs/smollm2_{ngram,more}/tokens.npz --out=sbdjax/assets/smollm2_135m_ngrams.safetensors
 if [ -z "$ADAPTER" ]; then
+  # N-grams of greedy answers; the last 12 prompts are for `tune`. The embedded table, which measure.py
+  # drafts from, was made by these commands.
+  head -n 1389 runs/all_prompts.jsonl > runs/ngram_prompts.jsonl
+  for NAME in ngram more; do
+    $PY -m sbdjax collect --checkpoint=smollm2-135m --chat --longest=320 --decoder.max_tokens=144 \
+      --batch_size=64 --shard_size=192 --prompts=runs/${NAME}_prompts.jsonl --workdir=runs/smollm2_$NAME
+  done
+  $PY -m sbdjax ngrams runs/smollm2_{ngram,more}/tokens.npz --out=runs/smollm2_ngrams.safetensors
   # Two rounds: on the first 960 answers, then on all 2,189; the last 12 prompts are for `tune`.
   FIRST=runs/smollm2_adapter_1.safetensors
   ADAPTER=runs/smollm2_adapter.safetensors

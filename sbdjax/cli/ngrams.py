@@ -24,9 +24,10 @@ def main(argv: list[str]) -> int:
   parser.add_argument("--longest", type=int, default=3, help="tokens of the longest runs")
   parser.add_argument("--entries", type=int, default=200_000, help="runs that are kept, at most")
   args = parser.parse_args(argv)
-  for flag in ("longest", "entries"):
-    if getattr(args, flag) < 1:
-      raise UsageError(f"--{flag}={getattr(args, flag)} must be at least 1")
+  if not 1 <= args.longest <= ngrams.MOST:
+    raise UsageError(f"--longest={args.longest} must be in 1..{ngrams.MOST}")
+  if args.entries < 1:
+    raise UsageError(f"--entries={args.entries} must be at least 1")
   corpora, sizes = [], set()
   for path in args.texts:
     corpus, meta = token_file.read_tokens(assets.resolve(path))

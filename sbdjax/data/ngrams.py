@@ -1,9 +1,9 @@
 """Tables of n-grams: after which tokens a model wrote which token, counted in its own text.
 
-A table keeps, of each run of 1 to `longest` tokens that was seen, the token that followed it most often.
-It is a file of drafts for `decode.causal.ngram_lookup`: small, and made in seconds of what `collect`
-wrote. Runs are kept as hashes of 32 bits. Two runs with one hash cost a wrong draft, which verification
-rejects; of 200,000 entries it happens to one question in 20,000.
+For each run of 1 to `longest` tokens, a table keeps the token that followed it most often. Verified
+decoding drafts from it (`decode.causal.ngram_lookup`). Runs are kept as hashes of 32 bits: where two
+runs share one, a draft is wrong, and verification rejects it. Of 200,000 entries a run that is not
+among them meets one by chance in 1 of 20,000 cases.
 
 Source: the model's own n-grams as drafts are in L. Stewart et al., "The N-Grammys" (2024), and, from a
 datastore of text, in Z. He et al., "REST" (2023). Here longer runs come first and shorter ones after
@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -22,12 +23,14 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from sbdjax import foreign
+from sbdjax import failures, foreign
 from sbdjax.data.corpus import Corpus, smallest_dtype
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import DataError
 
 _HEADER = "sbdjax_ngrams"
+# Tokens of the longest runs that a table may have: each costs a hash for every draft.
+MOST = 8
 
 
 class NGrams(NamedTuple):
@@ -70,13 +73,14 @@ def hashed(runs: Sequence[Any]) -> Any:
 def count(
   corpora: Sequence[Corpus], vocab_size: int, longest: int = 3, entries: int = 200_000
 ) -> NGrams:
-  """The table of some texts.
+  """Counts a table.
 
   Args:
-    corpora: of tokens below `vocab_size`. What is prompt is in runs, but follows none.
+    corpora: of tokens below `vocab_size`. Tokens of prompts are part of runs, but are not counted as
+      what follows one.
     vocab_size: of the model.
-    longest: tokens of the longest runs, at least 1.
-    entries: at most; the runs seen most often, of those seen equally often the shorter ones.
+    longest: tokens of the longest runs, 1 to `MOST`.
+    entries: the most to keep: those of the runs seen most often, of equally frequent ones the shorter.
 
   Raises:
     DataError: no text goes on after its prompt.
@@ -128,19 +132,21 @@ def read(path: str | os.PathLike) -> NGrams:
     DataError: unreadable, or no table of n-grams.
   """
   bad = lambda problem: DataError(f"{path} is no table of n-grams: {problem}")
-  try:
-    with safetensors.safe_open(path, "numpy") as file:
+  regular = foreign.regular(pathlib.Path(path), DataError)
+  todo = "name a file that `python -m sbdjax ngrams` wrote"
+  with failures.reading(f"{path} as a table of n-grams", DataError, todo):
+    with safetensors.safe_open(regular, "numpy") as file:
       metadata, names = file.metadata() or {}, set(file.keys())
       if _HEADER not in metadata or names != {"key", "token"}:
-        raise bad("name a file that `python -m sbdjax ngrams` wrote")
-      key, token = file.get_tensor("key"), file.get_tensor("token").astype(np.int32)
-  except (OSError, safetensors.SafetensorError) as e:
-    raise bad(str(e)) from e
+        raise bad(todo)
+      key, token = file.get_tensor("key"), file.get_tensor("token")
   header = foreign.parse_json(metadata[_HEADER], "its header", _Header, bad)
-  table = NGrams(key, token, header["longest"], header["vocab_size"])
-  sound = key.dtype == np.uint32 and key.shape == token.shape == (key.size,) and key.size > 0
-  if not sound or table.longest < 1 or (key[1:] <= key[:-1]).any():
+  longest, vocab_size = header["longest"], header["vocab_size"]
+  if not 1 <= longest <= MOST:
+    raise bad(f"its longest runs are of {longest} tokens, not of 1 to {MOST}")
+  sound = key.dtype == np.uint32 and token.dtype.kind in "iu" and key.size > 0
+  if not sound or not key.shape == token.shape == (key.size,) or (key[1:] <= key[:-1]).any():
     raise bad("its keys are not ascending, or none")
-  if token.min() < 0 or token.max() >= table.vocab_size:
-    raise bad(f"a token is outside its vocabulary of {table.vocab_size}")
-  return table
+  if token.min() < 0 or token.max() >= vocab_size:
+    raise bad(f"a token is outside its vocabulary of {vocab_size}")
+  return NGrams(key, token.astype(np.int32), longest, vocab_size)

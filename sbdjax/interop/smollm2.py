@@ -11,7 +11,7 @@ NAME = "smollm2-135m"
 # The same with a drafting adapter that this package ships, see experiments/smollm2.
 WITH_ADAPTER = "smollm2-135m-sbd"
 ADAPTER = "smollm2_135m_sbd_adapter.safetensors"
-# N-grams of its answers to the prompts of the adapter.
+# N-grams of its answers to prompts like those that the adapter was trained on.
 NGRAMS = "asset:smollm2_135m_ngrams.safetensors"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

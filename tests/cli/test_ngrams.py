@@ -42,3 +42,5 @@ def test_what_cannot_be_counted_is_refused(tmp_path):
     run("c.npz")
   with pytest.raises(UsageError, match="--entries=0 must be at least 1"):
     run("a.npz", more="--entries=0")
+  with pytest.raises(UsageError, match=r"--longest=9 must be in 1\.\.8"):
+    run("a.npz", more="--longest=9")

@@ -25,14 +25,18 @@ from sbdjax.errors import UsageError
 
 @pytree.dataclass
 class NGramLookup(TextLookup):
-  """Drafts by the longest of the last tokens' matches in the text and in a table of n-grams.
+  """Drafts by the longest match of the last tokens, in the text or in a table of n-grams.
 
   Attributes:
+    lookup_tokens, longest_match, shortest_match: as of `TextLookup`, of matches in the text; the
+      table's n-grams are as long as it was made with, and all of them count.
     lookup_table: file of the table, which `python -m sbdjax ngrams` writes; `asset:NAME` is an
-      embedded one.
+      embedded one. A process reads it once.
 
   Raises:
-    UsageError: as `TextLookup`, or there is no table.
+    UsageError: as `TextLookup`; from `check`, which the sampler calls, if there is no table or it is
+      of another vocabulary.
+    DataError: from `check`, if the file is no table.
   """
 
   shortest_match: int = pytree.static(default=1)
@@ -54,26 +58,29 @@ class NGramLookup(TextLookup):
   def __call__(self, tokens_BxC: jax.Array, length_B: jax.Array) -> Found:
     table = _buckets(self.lookup_table)
     matched_BxC = match_lengths(tokens_BxC, length_B, self.longest_match)
-    text = repeated(tokens_BxC, length_B, matched_BxC, self.width)
+    text_BxR = repeated(tokens_BxC, length_B, matched_BxC, self.width)
     best_B = jnp.max(matched_BxC, axis=1)
     back = [
       jnp.take_along_axis(tokens_BxC, length_B[:, None] - n, axis=1, mode="clip")[:, 0]
       for n in range(1, table.longest + 1)
     ]
-    tokens, matches = [], []
+    tokens, matched = [], []
     for j in range(self.width):
-      token_B, match_B = table.after(back, length_B + j)
+      token_B, matched_B = table.after(back, length_B + j)
       tokens.append(token_B)
-      matches.append(match_B)
+      matched.append(matched_B)
       back = [token_B, *back[:-1]]
-    known_B = jnp.cumprod(jnp.stack(matches, axis=1) > 0, axis=1).sum(axis=1)
-    from_text_B = (best_B >= self.shortest_match) & (best_B >= matches[0])
-    token_BxR = jnp.where(from_text_B[:, None], text, jnp.stack(tokens, axis=1))
-    return Found(token_BxR, jnp.where(from_text_B, self.width, known_B))
+    # The table's chain ends at the first token that it has no draft after.
+    count_B = jnp.cumprod(jnp.stack(matched, axis=1) > 0, axis=1).sum(axis=1)
+    from_text_B = (best_B >= self.shortest_match) & (best_B >= matched[0])
+    token_BxR = jnp.where(from_text_B[:, None], text_BxR, jnp.stack(tokens, axis=1))
+    return Found(token_BxR, jnp.where(from_text_B, self.width, count_B))
 
 
 class _Buckets:
-  """A table by the highest bits of its keys, so that a question reads a few neighbours.
+  """A table by the highest bits of its keys: a key is among a few neighbours, read at once.
+
+  A binary search would read one key after the other, 18 for each draft of a table of 200,000.
 
   Attributes:
     longest: tokens of the longest runs.
@@ -88,16 +95,20 @@ class _Buckets:
     sizes = np.bincount(bucket, minlength=2**bits)
     self._start = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
     self._most = int(sizes.max())
-    # A question may read beyond the end.
+    # The last bucket is read beyond the end.
     self._key = np.pad(table.key_N, (0, self._most))
     self._token = np.pad(table.token_N, (0, self._most))
 
   def after(self, back: list[jax.Array], length_B: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What follows the last tokens of each row, int32, and how many of them the table knows, 0: none.
+    """The draft after each row, and the length of the longest run at its end that the table has.
 
     Args:
-      back: int32 [B] each, the last token, the one before it, ..., of `longest`.
-      length_B: tokens of each row; runs that would begin before it match nothing.
+      back: int32 [B] each: the last token, the one before it, ..., `longest` of them.
+      length_B: int32, tokens of each row; runs longer than the row match nothing.
+
+    Returns:
+      token_B: int32; means nothing where nothing matched.
+      matched_B: int32, tokens of the run, 0: none.
     """
     last = [token_B.astype(jnp.uint32) for token_B in back]
     runs = range(self.longest, 0, -1)

@@ -17,11 +17,11 @@ With `candidates`, the second choice of each draft is verified as well, as a bra
 (and may be a point to draft after): if draft j is rejected and its second choice is what the
 target wants, that token's own successor is known in the same forward. This needs common noise.
 
-With a `lookup`, drafts that were found in the row's own text are verified too, as a second chain
-after c, the *branch*: [c d_1..d_m | g_1..g_r | second choices | blocks]. What is accepted of either
-is a prefix of AR's text, so the longer one counts; this needs common noise as well. No block stands
-after the branch: where it wins, the next forward has no drafts of the masked half. A forward in
-which no row found anything is one without the branch.
+With a `lookup`, drafts that were found in the row's own text or in a table of n-grams are verified
+too, as a second chain after c, the *branch*: [c d_1..d_m | g_1..g_r | second choices | blocks]. What
+is accepted of either is a prefix of AR's text, so the longer one counts; this needs common noise as
+well. No block stands after the branch: where it wins, the next forward has no drafts of the masked
+half. A forward in which no row found anything is one without the branch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class VerifiedSBD(Method):
       nothing but what is looked up, `NoDrafting()`.
     candidates: verify the second choice of every draft too.
     lookup: what looks up drafts in the text, to verify beside the others: `NoLookup()`, or
-      `TextLookup()`.
+      `TextLookup()` or `NGramLookup(lookup_table=FILE)`.
     verify: how drafts are accepted.
     token: takes tokens from logits, drafts as well as (under `ExactMatch`) final ones.
 
