@@ -46,7 +46,7 @@ class NGramLookup(TextLookup):
   def check(self, vocab_size: int) -> None:
     if not self.lookup_table:
       raise UsageError(
-        "lookup=ngrams needs a table: lookup_table=FILE (`sbdjax ngrams` writes one)"
+        "lookup=ngrams needs a table: lookup_table=FILE (`python -m sbdjax ngrams` writes one)"
       )
     found = _buckets(self.lookup_table).vocab_size
     if found > vocab_size:
