@@ -16,8 +16,8 @@ $PY $OUT/prompts.py --out=runs/all_prompts.jsonl --gsm8k="$GSM8K" --mbpp="$MBPP"
 $PY $OUT/prompts.py --out=runs/more_prompts.jsonl --gsm8k="$GSM8K" --mbpp="$MBPP" --texts $TEXTS \
   --counts 400 0 800 --seed=1 --without=runs/all_prompts.jsonl
 if [ -z "$ADAPTER" ]; then
-  # N-grams of greedy answers; the last 12 prompts are for `tune`. The embedded table, which measure.py
-  # drafts from, was made by these commands.
+  # N-grams of greedy answers; the last 12 prompts are for `tune`. The embedded table, which the
+  # measurements draft from, was made by these commands.
   head -n 1389 runs/all_prompts.jsonl > runs/ngram_prompts.jsonl
   for NAME in ngram more; do
     $PY -m sbdjax collect --checkpoint=smollm2-135m --chat --longest=320 --decoder.max_tokens=144 \
