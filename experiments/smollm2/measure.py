@@ -1,7 +1,7 @@
 """Decoding methods on Spec-Bench's prompts, in turns on every prompt.
 
   python experiments/smollm2/measure.py --prompts=spec_bench.jsonl --adapter=adapter.safetensors \
-    --raw=runs/smollm2_raw.jsonl --out=points.jsonl
+    --table=ngrams.safetensors --raw=runs/smollm2_raw.jsonl --out=points.jsonl
 
 For every kind of prompt --per_kind questions at equal distances, their first turns, written by the
 chat template of --checkpoint, greedy, at most --max_tokens tokens. Each prompt is run once; then every
@@ -41,7 +41,6 @@ from sbdjax.decode.generate import Result
 from sbdjax.decode.kept import KeptText
 from sbdjax.decode.stream import Streamer
 from sbdjax.evals import diversity, record
-from sbdjax.interop import smollm2
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 
 # Categories of MT-Bench, which are one kind of Spec-Bench.
@@ -56,40 +55,41 @@ CONVERSATION = (
   "humanities",
 )
 _ALTERNATING = {"name": "sbd_verified", "block_size": 4, "drafting": "alternating"}
-_FUSED = {"name": "sbd_verified", "block_size": 4, "drafting": "fused"}
-_FAN_OUT = {"name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2}
-_LOOKUP = {"lookup": "text"}
+_THREE = {**_ALTERNATING, "block_size": 3, "lookup_tokens": 2}
+_LOOKED_UP = {"name": "sbd_verified", "drafting": "none"}
+# Settings by name; those with `lookup=ngrams` get the file of --table.
 METHODS: dict[str, dict[str, Any]] = {
   "AR": {"name": "ar"},
   "Jacobi": {"name": "jacobi", "block_size": 4},
   "window + n-gram recycling": {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
-  "prompt look-up": {"name": "sbd_verified", "drafting": "none", **_LOOKUP},
-  "prompt look-up of 4": {
-    "name": "sbd_verified", "drafting": "none", **_LOOKUP, "lookup_tokens": 4,
-  },
-  **{
-    f"n-gram look-up of {n}": {
-      "name": "sbd_verified", "drafting": "none", "lookup": "ngrams", "lookup_tokens": n,
-      "lookup_table": smollm2.NGRAMS,
-    }
-    for n in (2, 4)
-  },
+  "prompt look-up of 4": {**_LOOKED_UP, "lookup": "text", "lookup_tokens": 4},
+  "n-gram look-up of 2": {**_LOOKED_UP, "lookup": "ngrams", "lookup_tokens": 2},
+  "n-gram look-up of 4": {**_LOOKED_UP, "lookup": "ngrams", "lookup_tokens": 4},
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
   "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
   "verified, alternating": _ALTERNATING,
-  "verified, fused": _FUSED,
-  "verified, fan-out 2": _FAN_OUT,
   "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
-  "verified, alternating + look-up": {**_ALTERNATING, **_LOOKUP},
-  "verified, alternating, blocks of 3 + look-up": {**_ALTERNATING, "block_size": 3, **_LOOKUP},
-  "verified, alternating, blocks of 3 + look-up of 2": {
-    **_ALTERNATING, "block_size": 3, **_LOOKUP, "lookup_tokens": 2,
+  "verified, alternating, blocks of 3 + look-up of 2": {**_THREE, "lookup": "text"},
+  "verified, alternating, blocks of 3 + n-grams of 2": {**_THREE, "lookup": "ngrams"},
+  "verified, fused": {"name": "sbd_verified", "block_size": 4, "drafting": "fused"},
+  "verified, fan-out 2": {
+    "name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2,
   },
-  "verified, fused + look-up": {**_FUSED, **_LOOKUP},
 }  # fmt: skip
+
+
+def methods_of(wanted: Sequence[str], table: str) -> dict[str, dict[str, Any]]:
+  """Settings of AR and of `wanted`, or of all where it is empty; without a table none that reads it."""
+  names = dict.fromkeys(["AR", *(wanted or METHODS)])
+  reads = {name: METHODS[name].get("lookup") == "ngrams" for name in names}
+  return {
+    name: METHODS[name] | ({"lookup_table": table} if reads[name] else {})
+    for name in names
+    if table or not reads[name]
+  }
 
 
 def kind_of(category: str) -> str:
@@ -232,17 +232,18 @@ def main(argv: list[str] | None = None) -> int:
   add("--max_tokens", type=int, default=128)
   add("--dtype", help="of the model, as of load_pretrained")
   add("--float32", default="", help="names between semicolons, also decoded in float32")
+  add("--table", default="", help="file of n-grams for the methods that draft from one")
   add("--methods", help="names between semicolons; AR is always among them")
   add("--tuned", help="what `tune --out` wrote: its setting is one more method")
   add("--places", action="store_true", help="count drafts accepted by place, and time nothing")
   add("--minutes", type=float, help="stop after the prompt at which they are over")
+  add("--pause", help="a file: while it is there, no prompt is begun (other work may run)")
   add("--raw", help=".jsonl of prompts, added to; not with --places")
   add("--out", required=True, help=".jsonl of methods; with --places added to")
   args = parser.parse_args(argv)
   model = load_pretrained(args.checkpoint, adapter=args.adapter, dtype=args.dtype)
   kinds, prompts = prompts_of(model, args)
-  wanted = args.methods.split(";") if args.methods else list(METHODS)
-  methods = {name: METHODS[name] for name in dict.fromkeys(["AR", *wanted])}
+  methods = methods_of(args.methods.split(";") if args.methods else (), args.table)
   if args.tuned:
     methods["as tuned"] = json.loads(pathlib.Path(args.tuned).read_text())["decoder"]
   if args.places:
@@ -265,6 +266,8 @@ def main(argv: list[str] | None = None) -> int:
     bench, out = Bench(ways, judge, prompts[0]), record.JsonLines(raw)
     provenance, start = record.provenance(), time.perf_counter()
     for i in todo:
+      while args.pause and pathlib.Path(args.pause).exists():
+        time.sleep(1)
       line = bench.line(prompts[i], first=i + i // len(ways))
       lines.append({"index": i, "kind": kinds[i], **line, "settings": about} | provenance)
       out.append(lines[-1])
@@ -298,7 +301,7 @@ def ways_of(
     exact = load_pretrained(args.checkpoint, adapter=args.adapter, dtype="float32")
     judge = open_decoder(exact)
     for name in filter(None, args.float32.split(";")):
-      ways[f"{name}, float32"] = Way(METHODS[name], judge)
+      ways[f"{name}, float32"] = Way(methods[name], judge)
   return ways, judge
 
 

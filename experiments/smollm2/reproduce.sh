@@ -8,6 +8,7 @@ set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/smollm2
 ADAPTER=${ADAPTER:-}
+TABLE=${TABLE:-asset:smollm2_135m_ngrams.safetensors}
 
 make smollm2
 # shellcheck disable=SC2086
@@ -49,12 +50,12 @@ fi
 # Measurements: on an idle machine. transformers needs the extra `parity`. The setting is tuned on
 # prompts that are in neither the adapter's text nor Spec-Bench.
 tail -n 12 runs/all_prompts.jsonl > runs/tune_prompts.jsonl
-$PY -m sbdjax tune --checkpoint=smollm2-135m --adapter="$ADAPTER" --chat --max_tokens=96 \
+$PY -m sbdjax tune --checkpoint=smollm2-135m --adapter="$ADAPTER" --lookup_table="$TABLE" --chat --max_tokens=96 \
   --prompts=runs/tune_prompts.jsonl --num_prompts=12 --turns=3 --out=runs/tuned.json --json
 cp runs/tuned.json $OUT/tuned.json
-$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --tuned=runs/tuned.json \
+$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE" \
   --raw=runs/smollm2_raw.jsonl --out=$OUT/points.jsonl
-$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --tuned=runs/tuned.json \
+$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE" \
   --places --per_kind=2 --out=$OUT/places.jsonl
 $PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=3 --raw=runs/rivals_raw.jsonl \
   --out=$OUT/rivals.jsonl

@@ -10,7 +10,7 @@ from sbdjax.errors import DataError
 from tests.experiments.test_ssmd import ROOT
 
 FOLDER = ROOT / "smollm2"
-METHODS = "prompt look-up;SBD, EB 0.5;verified, fused + look-up"
+METHODS = "prompt look-up of 4;SBD, EB 0.5;verified, alternating, blocks of 3 + look-up of 2"
 
 
 @pytest.fixture
@@ -56,6 +56,16 @@ def test_measurements_of_other_settings_are_refused(script, tmp_path):
     points.read(file, {"a": 2})
 
 
+def test_methods_that_draft_from_n_grams_are_left_out_where_there_is_no_table(script):
+  measure = script("measure")
+  with_table, without = measure.methods_of((), "a.safetensors"), measure.methods_of((), "")
+  assert set(with_table) == set(measure.METHODS) > set(without)
+  read = {name for name, settings in with_table.items() if settings.get("lookup") == "ngrams"}
+  assert read == set(with_table) - set(without)
+  assert {with_table[name]["lookup_table"] for name in read} == {"a.safetensors"}
+  assert list(measure.methods_of(["Jacobi"], "")) == ["AR", "Jacobi"]
+
+
 @pytest.mark.long
 def test_measuring_resumes_after_the_last_prompt(script, tmp_path, capsys):
   measure = script("measure")
@@ -70,8 +80,10 @@ def test_measuring_resumes_after_the_last_prompt(script, tmp_path, capsys):
   found = {x["method"]: x for x in map(json.loads, out.read_text().splitlines())}
   assert list(found) == ["AR", *METHODS.split(";")]
   assert {name: x["texts_that_differ"] for name, x in found.items() if name[:3] != "SBD"} == {
-    "AR": 0, "prompt look-up": 0, "verified, fused + look-up": 0,
-  }  # fmt: skip
+    "AR": 0,
+    "prompt look-up of 4": 0,
+    "verified, alternating, blocks of 3 + look-up of 2": 0,
+  }
   assert found["SBD, EB 0.5"]["judge_nll"]["value"] > found["AR"]["judge_nll"]["value"] > 0
   again = capsys.readouterr()
   assert measure.main([*args, f"--out={out}"]) == 0  # all prompts are there: nothing is decoded
