@@ -36,14 +36,36 @@ def recorded_kinds() -> str:
   return kinds_table(lines_of("points.jsonl"))
 
 
-def others() -> str:
-  """Other methods, in a run of their own on the first prompts."""
-  return main_table(lines_of("others.jsonl"))
+def rivals() -> str:
+  """`transformers` beside AR, in a run of their own."""
+  return main_table(lines_of("rivals.jsonl"))
 
 
-def others_prompts() -> int:
+def stories() -> str:
+  """Methods on a small model, with the weights that all experiments share."""
+  return main_table(lines_of("points_stories260k.jsonl"))
+
+
+def stories_rivals() -> str:
+  """`transformers` beside AR of the small model."""
+  return main_table(lines_of("rivals_stories260k.jsonl"))
+
+
+def places() -> str:
+  """Shares of drafts that were accepted, by place."""
+  return places_table(lines_of("places.jsonl"))
+
+
+def rivals_prompts() -> int:
   """How many there are."""
-  return lines_of("others.jsonl")[0]["kinds"]["all"]["prompts"]
+  return lines_of("rivals.jsonl")[0]["kinds"]["all"]["prompts"]
+
+
+def tuned_tried() -> tuple[int, int]:
+  """Settings that `tune` tried, and how many there are."""
+  found = json.loads((HERE / "tuned.json").read_text())
+  tried = len(found["tried"]) + len(found["rows"]) - 1  # AR is no candidate
+  return tried, tried + found["left_out"]
 
 
 def tuned_ratio() -> tuple[float, float, float]:
@@ -71,7 +93,7 @@ def looked_up() -> tuple[float, float, float]:
 
 def from_ngrams() -> tuple[float, float, float]:
   """`speed` of look-up in a table of n-grams as well."""
-  return speed("n-gram look-up of 4")
+  return speed("n-gram look-up of 2")
 
 
 def with_adapter() -> tuple[float, float, float]:
@@ -102,7 +124,7 @@ def prompts() -> int:
 
 def lossless_texts() -> tuple[int, int]:
   """Texts of lossless methods, and how many of them are not AR's."""
-  others = lines_of("points.jsonl")[1:]
+  others = [x for x in lines_of("points.jsonl")[1:] if x["settings"]["name"] != "sbd"]
   return len(others) * prompts(), sum(line["texts_that_differ"] for line in others)
 
 
