@@ -55,8 +55,8 @@ CONVERSATION = (
   "humanities",
 )
 _ALTERNATING = {"name": "sbd_verified", "block_size": 4, "drafting": "alternating"}
-_THREE = {**_ALTERNATING, "block_size": 3, "lookup_tokens": 2}
-_LOOKED_UP = {"name": "sbd_verified", "drafting": "none"}
+_WITH_LOOKUP = {**_ALTERNATING, "block_size": 3, "lookup_tokens": 2}
+_NO_MASKS = {"name": "sbd_verified", "drafting": "none"}
 # Settings by name; those with `lookup=ngrams` get the file of --table.
 METHODS: dict[str, dict[str, Any]] = {
   "AR": {"name": "ar"},
@@ -64,16 +64,16 @@ METHODS: dict[str, dict[str, Any]] = {
   "window + n-gram recycling": {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
-  "prompt look-up of 4": {**_LOOKED_UP, "lookup": "text", "lookup_tokens": 4},
-  "n-gram look-up of 2": {**_LOOKED_UP, "lookup": "ngrams", "lookup_tokens": 2},
-  "n-gram look-up of 4": {**_LOOKED_UP, "lookup": "ngrams", "lookup_tokens": 4},
+  "prompt look-up of 4": {**_NO_MASKS, "lookup": "text", "lookup_tokens": 4},
+  "n-gram look-up of 2": {**_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 2},
+  "n-gram look-up of 4": {**_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 4},
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
   "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
   "verified, alternating": _ALTERNATING,
   "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
-  "verified, alternating, blocks of 3 + look-up of 2": {**_THREE, "lookup": "text"},
-  "verified, alternating, blocks of 3 + n-grams of 2": {**_THREE, "lookup": "ngrams"},
+  "verified, alternating, blocks of 3 + look-up of 2": {**_WITH_LOOKUP, "lookup": "text"},
+  "verified, alternating, blocks of 3 + n-grams of 2": {**_WITH_LOOKUP, "lookup": "ngrams"},
   "verified, fused": {"name": "sbd_verified", "block_size": 4, "drafting": "fused"},
   "verified, fan-out 2": {
     "name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2,
@@ -82,13 +82,22 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def methods_of(wanted: Sequence[str], table: str) -> dict[str, dict[str, Any]]:
-  """Settings of AR and of `wanted`, or of all where it is empty; without a table none that reads it."""
+  """Settings of AR and of `wanted`; where that is empty, of all methods that need no more than `table`.
+
+  Raises:
+    ValueError: a method is unknown, or drafts from a table and there is none.
+  """
+  if unknown := set(wanted) - set(METHODS):
+    raise ValueError(f"no methods {sorted(unknown)}; there are {list(METHODS)}")
+  reads = [name for name in METHODS if METHODS[name].get("lookup") == "ngrams"]
+  if not table and (lacking := [name for name in wanted if name in reads]):
+    raise ValueError(f"{lacking} draft from n-grams: give their --table")
   names = dict.fromkeys(["AR", *(wanted or METHODS)])
-  reads = {name: METHODS[name].get("lookup") == "ngrams" for name in names}
+  more = {"lookup_table": table}
   return {
-    name: METHODS[name] | ({"lookup_table": table} if reads[name] else {})
+    name: METHODS[name] | (more if name in reads else {})
     for name in names
-    if table or not reads[name]
+    if table or name not in reads
   }
 
 
@@ -138,14 +147,12 @@ class Bench:
       way.decoder.run(self._methods[name], prompt, kept[id(way.decoder)], jax.random.key(0))
       print(f"compiled {name}", file=sys.stderr, flush=True)
 
-  def line(self, prompt: list[int], first: int) -> dict[str, Any]:
-    """What every way makes of a prompt, from way `first` on: numbers, differences to AR's text of
-    the same model in the same precision, and nats of texts under the judge."""
+  def line(self, prompt: list[int], index: int) -> dict[str, Any]:
+    """What every way makes of prompt `index`: numbers, differences to AR's text of the same model in
+    the same precision, and nats of texts under the judge."""
     done = {i: decoder.prefill(AR(), prompt) for i, decoder in self._decoders.items()}
-    names = list(self._ways)
     results: dict[str, Result] = {}
-    for j in range(len(names)):
-      name = names[(first + j) % len(names)]
+    for name in points.order([*self._ways], index):
       decoder = self._ways[name].decoder
       kept = done[id(decoder)][0]
       results[name] = decoder.run(self._methods[name], prompt, kept, jax.random.key(0))
@@ -234,18 +241,18 @@ def main(argv: list[str] | None = None) -> int:
   add("--float32", default="", help="names between semicolons, also decoded in float32")
   add("--table", default="", help="file of n-grams for the methods that draft from one")
   add("--methods", help="names between semicolons; AR is always among them")
-  add("--tuned", help="what `tune --out` wrote: its setting is one more method")
   add("--places", action="store_true", help="count drafts accepted by place, and time nothing")
   add("--minutes", type=float, help="stop after the prompt at which they are over")
   add("--pause", help="a file: while it is there, no prompt is begun (other work may run)")
   add("--raw", help=".jsonl of prompts, added to; not with --places")
   add("--out", required=True, help=".jsonl of methods; with --places added to")
   args = parser.parse_args(argv)
+  try:
+    methods = methods_of(args.methods.split(";") if args.methods else (), args.table)
+  except ValueError as error:
+    parser.error(str(error))
   model = load_pretrained(args.checkpoint, adapter=args.adapter, dtype=args.dtype)
   kinds, prompts = prompts_of(model, args)
-  methods = methods_of(args.methods.split(";") if args.methods else (), args.table)
-  if args.tuned:
-    methods["as tuned"] = json.loads(pathlib.Path(args.tuned).read_text())["decoder"]
   if args.places:
     return count_places(model, prompts, methods, args)
   if not args.raw:
@@ -268,7 +275,7 @@ def main(argv: list[str] | None = None) -> int:
     for i in todo:
       while args.pause and pathlib.Path(args.pause).exists():
         time.sleep(1)
-      line = bench.line(prompts[i], first=i + i // len(ways))
+      line = bench.line(prompts[i], i)
       lines.append({"index": i, "kind": kinds[i], **line, "settings": about} | provenance)
       out.append(lines[-1])
       minutes = (time.perf_counter() - start) / 60

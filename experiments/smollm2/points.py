@@ -36,6 +36,13 @@ def read(path: pathlib.Path, settings: dict[str, Any] | None = None) -> list[dic
   return lines
 
 
+def order(names: Sequence[str], index: int) -> list[str]:
+  """In which prompt `index` runs the methods: it rotates, one further after every round, or prompts
+  whose kinds are in turns would have one order for each kind."""
+  first = (index + index // len(names)) % len(names)
+  return [*names[first:], *names[:first]]
+
+
 def point(name: str, lines: Sequence[dict[str, Any]], base: str = "AR") -> dict[str, Any]:
   """The record of a method: all prompts, and each kind alone."""
   kinds = [line["kind"] for line in lines]
@@ -47,10 +54,11 @@ def point(name: str, lines: Sequence[dict[str, Any]], base: str = "AR") -> dict[
   for group, at in groups.items():
     tokens, forwards, seconds = (of(name, field, at) for field in ("valid", "nfe", "seconds"))
     theirs = (of(base, field, at) for field in ("valid", "seconds"))
+    queries = of(name, "query_tokens", at)
     table[group] = {
       "prompts": len(at),
       "tokens_per_forward": bootstrap.ratio_of_sums(tokens, forwards)._asdict(),
-      "query_tokens_per_forward": sum(of(name, "query_tokens", at)) / sum(forwards),
+      "query_tokens_per_forward": None if None in queries else sum(queries) / sum(forwards),
       "tokens_per_second": sum(tokens) / sum(seconds),
       "speed_over_ar": bootstrap.paired_ratio(tokens, seconds, *theirs)._asdict(),
     }
@@ -94,10 +102,10 @@ def write(path: pathlib.Path, lines: Sequence[dict[str, Any]]) -> None:
 def show(found: dict[str, Any]) -> None:
   """One line on a method."""
   row = found["kinds"]["all"]
-  speed = row["speed_over_ar"]
+  speed, query = row["speed_over_ar"], row["query_tokens_per_forward"]
   print(
     f"{found['method']}: {row['tokens_per_forward']['value']:.2f} tokens per forward, "
-    f"{row['query_tokens_per_forward']:.1f} query tokens, {row['tokens_per_second']:.1f} tokens/s, "
+    f"{'uncounted' if query is None else f'{query:.1f}'} query tokens, {row['tokens_per_second']:.1f} tokens/s, "
     f"{speed['value']:.2f} [{speed['low']:.2f}, {speed['high']:.2f}] x AR, "
     f"{found['texts_that_differ']} texts differ",
     flush=True,

@@ -50,18 +50,18 @@ fi
 # Measurements: on an idle machine. transformers needs the extra `parity`. The setting is tuned on
 # prompts that are in neither the adapter's text nor Spec-Bench.
 tail -n 12 runs/all_prompts.jsonl > runs/tune_prompts.jsonl
-$PY -m sbdjax tune --checkpoint=smollm2-135m --adapter="$ADAPTER" --lookup_table="$TABLE" --chat --max_tokens=96 \
-  --prompts=runs/tune_prompts.jsonl --num_prompts=12 --turns=3 --out=runs/tuned.json --json
+$PY -m sbdjax tune --checkpoint=smollm2-135m --adapter="$ADAPTER" --lookup_table="$TABLE" \
+  --chat --max_tokens=96 --prompts=runs/tune_prompts.jsonl --num_prompts=12 --turns=3 --out=runs/tuned.json --json
 cp runs/tuned.json $OUT/tuned.json
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE" \
   --raw=runs/smollm2_raw.jsonl --out=$OUT/points.jsonl
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE" \
   --places --per_kind=2 --out=$OUT/places.jsonl
-$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=3 --raw=runs/rivals_raw.jsonl \
+$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=10 --raw=runs/rivals_raw.jsonl \
   --out=$OUT/rivals.jsonl
 $PY $OUT/tables.py $OUT/points.jsonl --places=$OUT/places.jsonl --picture=$OUT/speed.png
 $PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --longest=128 \
   --raw=runs/stories_raw.jsonl --out=$OUT/points_stories260k.jsonl
-$PY $OUT/rivals.py --checkpoint=stories260K --stories=20 --longest=128 \
+$PY $OUT/rivals.py --checkpoint=stories260K --stories=60 --longest=128 \
   --raw=runs/rivals_stories_raw.jsonl --out=$OUT/rivals_stories260k.jsonl
 $PY $OUT/tables.py $OUT/points_stories260k.jsonl

@@ -39,9 +39,9 @@ def of_transformers(
   run = {
     "valid": count,
     "nfe": max(1, whole.forwards - first.forwards) * share,
-    "query_tokens": count,
-    "drafted": 0,
-    "accepted": 0,
+    "query_tokens": (whole.query_tokens - first.query_tokens) * share,
+    "drafted": None,  # not told
+    "accepted": None,
     "seconds": max(1e-9, whole.seconds - first.seconds) * share,
   }
   return whole.tokens[0], run
@@ -96,8 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         prompt_lookup_num_tokens=LOOKUP_TOKENS,
       ),
     }
-    first = (i + i // len(ways)) % len(ways)  # kinds are in turns, too: not one order for each
-    for name in [*ways][first:] + [*ways][:first]:
+    for name in points.order([*ways], i):
       tokens, run = ways[name]()
       if tokens != reference.text_tokens:
         run["differs"] = {"at": None, "gap": None}

@@ -6,8 +6,10 @@ python experiments/smollm2/tables.py experiments/smollm2/points.jsonl --picture=
 from __future__ import annotations
 
 import argparse
+import collections
 import json
 import pathlib
+import statistics
 import sys
 from typing import Any
 
@@ -42,18 +44,34 @@ def rivals() -> str:
 
 
 def stories() -> str:
-  """Methods on a small model, with the weights that all experiments share."""
+  """Methods on stories260K-sbd."""
   return main_table(lines_of("points_stories260k.jsonl"))
 
 
 def stories_rivals() -> str:
-  """`transformers` beside AR of the small model."""
+  """`transformers` beside AR, on stories260K."""
   return main_table(lines_of("rivals_stories260k.jsonl"))
 
 
 def places() -> str:
   """Shares of drafts that were accepted, by place."""
   return places_table(lines_of("places.jsonl"))
+
+
+def ablation() -> str:
+  """Drafts accepted in a verification for each recipe of the adapter: mean and range over seeds."""
+  by_variant = collections.defaultdict(list)
+  for line in lines_of("ablation.jsonl"):
+    by_variant[line["variant"]].append(line)
+  rows = ["| recipe | drafts accepted of 7 | tokens per forward |", "|---|---|---|"]
+  for variant, runs in by_variant.items():
+    accepted, forwards = (
+      [run[name] for run in runs] for name in ("accepted", "tokens_per_forward")
+    )
+    spread = f"[{min(accepted):.2f}, {max(accepted):.2f}]"
+    means = statistics.mean(accepted), statistics.mean(forwards)
+    rows.append(f"| {variant} | {means[0]:.2f} {spread} | {means[1]:.2f} |")
+  return "\n".join(rows) + "\n"
 
 
 def rivals_prompts() -> int:
@@ -92,7 +110,7 @@ def looked_up() -> tuple[float, float, float]:
 
 
 def from_ngrams() -> tuple[float, float, float]:
-  """`speed` of look-up in a table of n-grams as well."""
+  """`speed` of look-up in a table of n-grams, with as many drafts as `tune` chose on other prompts."""
   return speed("n-gram look-up of 2")
 
 
@@ -147,7 +165,7 @@ def main_table(lines: list[dict[str, Any]]) -> str:
     cells = (
       line["method"],
       f"{row['tokens_per_forward']['value']:.2f}",
-      f"{row['query_tokens_per_forward']:.1f}",
+      f"{query:.1f}" if (query := row["query_tokens_per_forward"]) else "",
       f"{row['tokens_per_second']:,.1f}",
       interval(row["speed_over_ar"]),
       text_of(line),
@@ -171,14 +189,14 @@ def kinds_table(lines: list[dict[str, Any]]) -> str:
 def places_table(lines: list[dict[str, Any]]) -> str:
   """Share of verified drafts that were accepted, by place."""
   with_places = [line for line in lines if "places" in line]
-  most = max((len(line["places"]["verified"]) for line in with_places), default=0)
+  most = max((sum(map(bool, line["places"]["verified"])) for line in with_places), default=0)
   rows = [
     "| method | " + " | ".join(f"draft {i + 1}" for i in range(most)) + " |",
     "|---" * (most + 1) + "|",
   ]
   for line in with_places:
     pairs = zip(line["places"]["accepted"], line["places"]["verified"], strict=True)
-    shares = [f"{a / v:.2f}" if v else "" for a, v in pairs]
+    shares = [f"{a / v:.2f}" for a, v in pairs if v]
     rows.append(f"| {line['method']} | " + " | ".join(shares + [""] * (most - len(shares))) + " |")
   return "\n".join(rows) + "\n"
 

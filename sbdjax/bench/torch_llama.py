@@ -98,11 +98,13 @@ class Generated(NamedTuple):
   Attributes:
     tokens: without the prompt, of each row.
     forwards: of the model.
+    query_tokens: that all forwards ran, those of the prompt too.
     seconds: wall-clock.
   """
 
   tokens: list[list[int]]
   forwards: int
+  query_tokens: int
   seconds: float
 
 
@@ -115,13 +117,14 @@ def generate(model: Any, prompts: Sequence[Sequence[int]], count: int, **options
   import torch
 
   inputs = torch.tensor([list(p) for p in prompts])
-  forwards = 0
+  widths: list[int] = []
 
-  def one_more(*_: Any) -> None:
-    nonlocal forwards
-    forwards += 1
+  def note_width(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    ids = args[0] if args else kwargs["input_ids"]
+    widths.append(ids.numel())
 
-  with model.register_forward_pre_hook(one_more), torch.inference_mode():
+  hook = model.register_forward_pre_hook(note_width, with_kwargs=True)
+  with hook, torch.inference_mode():
     start = time.perf_counter()
     out = model.generate(
       inputs,
@@ -133,7 +136,7 @@ def generate(model: Any, prompts: Sequence[Sequence[int]], count: int, **options
       **options,
     )
     seconds = time.perf_counter() - start
-  return Generated(out[:, inputs.shape[1] :].tolist(), forwards, seconds)
+  return Generated(out[:, inputs.shape[1] :].tolist(), len(widths), sum(widths), seconds)
 
 
 def time_generate(

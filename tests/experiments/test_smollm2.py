@@ -64,6 +64,19 @@ def test_methods_that_draft_from_n_grams_are_left_out_where_there_is_no_table(sc
   assert read == set(with_table) - set(without)
   assert {with_table[name]["lookup_table"] for name in read} == {"a.safetensors"}
   assert list(measure.methods_of(["Jacobi"], "")) == ["AR", "Jacobi"]
+  with pytest.raises(ValueError, match="--table"):
+    measure.methods_of(sorted(read), "")
+  with pytest.raises(ValueError, match=r"\['Jakobi'\]"):
+    measure.methods_of(["Jakobi"], "")
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_every_kind_of_prompt_sees_all_orders_of_the_methods(script, count):
+  names = [*"abcdef"[:count]]
+  orders = [script("points").order(names, i) for i in range(6 * count)]
+  assert all(sorted(order) == names for order in orders)
+  for kind in range(6):  # they are in turns
+    assert {order[0] for order in orders[kind::6]} == set(names)
 
 
 @pytest.mark.long
