@@ -78,3 +78,14 @@ def test_only_plain_llama_is_compared():
   lm = models.lm_of(qk_norm=True)
   with pytest.raises(UsageError, match="plain Llama"):
     torch_llama.make_llama(lm.config, models.random_params(lm))
+
+
+@pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
+def test_the_tokens_of_all_forwards_are_counted():
+  lm = models.lm_of()
+  llama = torch_llama.make_llama(lm.config, models.random_params(lm))
+  plain = torch_llama.generate(llama, [[1, 2, 3, 1, 2]], 12)
+  assert (plain.forwards, plain.query_tokens) == (12, 5 + 11)  # the last token is run by none
+  drafted = torch_llama.generate(llama, [[1, 2, 3, 1, 2]], 12, prompt_lookup_num_tokens=4)
+  assert drafted.tokens == plain.tokens
+  assert drafted.query_tokens > plain.query_tokens
