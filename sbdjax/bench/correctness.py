@@ -27,15 +27,15 @@ class KernelCheck:
     case: the mask, or "decode k=...".
     backend: who computed it.
     array: "o", "dq", "dk" or "dv".
-    error: largest absolute difference.
+    difference: largest absolute one.
     scale: largest absolute number of the reference.
-    ok: error <= TOLERANCE x scale, and nothing is NaN.
+    ok: difference <= TOLERANCE x scale, and nothing is NaN.
   """
 
   case: str
   backend: str
   array: str
-  error: float
+  difference: float
   scale: float
   ok: bool
 
@@ -63,9 +63,9 @@ def reference(q: Any, k: Any, v: Any, d_o: Any, visible_TxS: Any) -> list[np.nda
 def _row(
   case: str, backend: str, array: str, found: Any, expected: np.ndarray, dtype: str
 ) -> KernelCheck:
-  error = float(np.max(np.abs(np.asarray(found, np.float64) - expected)))
+  difference = float(np.max(np.abs(np.asarray(found, np.float64) - expected)))
   scale = float(np.max(np.abs(expected)))
-  return KernelCheck(case, backend, array, error, scale, error <= TOLERANCE[dtype] * scale)
+  return KernelCheck(case, backend, array, difference, scale, difference <= TOLERANCE[dtype] * scale)
 
 
 def check_training(

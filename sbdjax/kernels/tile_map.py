@@ -1,13 +1,14 @@
 """Which tiles of (queries, keys) attention has to compute, found in the graph from a mask rule.
 
 A rule's intervals are integers that may be traced: the block size of Set Block Decoding changes
-from typing import Any
 from step to step, documents from row to row. The map is made from them once per forward, as part of
 the compiled program, and shared by all layers; kernels walk its lists, so tiles in which no query
 sees a key are never loaded, and the mask is compared only in tiles that are partly visible.
 """
 
 from __future__ import annotations
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -86,14 +87,17 @@ def cover(
   """
   batch, edges, length = bounds.shape
   first_S = jnp.arange(0, num_keys, block_k, dtype=jnp.int32)
-  rows = bounds.reshape(batch, edges, length // block_q, block_q, 1)
+  # In groups: XLA's CPU compiler splits a reduction of more than 32 into two, and then keeps an array
+  # of all (query, tile) pairs between them.
+  group = math.gcd(block_q, 32)
+  rows = bounds.reshape(batch, edges, length // block_q, block_q // group, group, 1)
   # Interval by interval: one sum over a new axis would keep an array of all (query, tile) pairs.
   keys: jax.Array | int = 0
   for i in range(0, edges, 2):
     start, end = rows[:, i], rows[:, i + 1]
     inside = jnp.minimum(end, first_S + block_k) - jnp.maximum(start, first_S)
     keys = keys + jnp.maximum(inside, 0)
-  return jnp.max(keys, axis=2) > 0, jnp.min(keys, axis=2) == block_k
+  return jnp.max(keys, axis=(2, 3)) > 0, jnp.min(keys, axis=(2, 3)) == block_k
 
 
 def lists(seen: jax.Array, full: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -57,7 +57,7 @@ def test_a_wrong_backend_is_seen(monkeypatch):
   check = lambda: correctness.check_training("xla_dense", "causal", SHAPE, 8, 2)
   right = check()
   assert [row.array for row in right] == ["o", "dq", "dk", "dv"] and all(row.ok for row in right)
-  assert all(0 < row.error < 1e-5 < row.scale for row in right)
+  assert all(0 < row.difference < 1e-5 < row.scale for row in right)
   ours = RIVALS["xla_dense"]
   wrong = lambda mask, t, s: ours.plan(mask, t, s).at[..., 5, 3].set(False)
   monkeypatch.setitem(RIVALS, "xla_dense", ours._replace(plan=wrong))

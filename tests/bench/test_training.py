@@ -46,12 +46,12 @@ def test_a_row_is_timed_on_a_state_that_is_handed_on():
 @pytest.mark.parametrize("loss", ["sbd", "jacobi", "ssmd"])
 def test_verb(loss, capsys):
   flags = ["--lengths=8,16", "--vocabularies=32", "--batch_size=1", "--repeats=3", "--json"]
-  model = ["--model.num_layers=1", "--model.d_model=8", "--model.attention_backend=xla"]
+  model = ["--model.num_layers=1", "--model.d_model=16", "--model.attention_backend=xla"]
   assert entry.main(["bench", "training", f"--loss={loss}", *flags, *model]) == 0
   out = capsys.readouterr().out
   found = json.loads(out)
   assert out.count("\n") == 1 and [row["length"] for row in found["rows"]] == [8, 16]
-  assert found["loss"] == loss and found["model"]["d_model"] == 8
+  assert found["loss"] == loss and found["model"]["d_model"] == 16
   assert all(row["peak_bytes"] > 4 * 3 * row["num_params"] for row in found["rows"])
   assert {"device", "git_commit", "packages", "compilation_cache"} <= found.keys()
 

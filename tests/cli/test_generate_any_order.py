@@ -6,7 +6,7 @@ import math
 import pytest
 
 from sbdjax import __main__ as entry
-from sbdjax.cli import evaluate, generate
+from sbdjax.cli import evaluate_losses, generate
 from sbdjax.data.text8_tokenizer import ALPHABET, Text8Tokenizer
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
@@ -87,7 +87,7 @@ def test_errors_are_one_line(checkpoint, capsys, args, message):
 
 @pytest.mark.long
 def test_evaluate_reports_the_bound_of_the_drafts(checkpoint, monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(evaluate, "load_pretrained", generate.load_pretrained)
+  monkeypatch.setattr(evaluate_losses, "load_pretrained", generate.load_pretrained)
   (tmp_path / "text").write_text("the cat sat on the mat " * 40)
   code = entry.main([
     "evaluate", "--checkpoint=tiny", "--data.source=text8", f"--data.path={tmp_path / 'text'}",

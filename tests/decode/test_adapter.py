@@ -61,15 +61,15 @@ def test_verified_text_is_that_of_the_base(schedule, k, candidates, temperature,
   token = Categorical(temperature) if temperature else Greedy()
   method = VerifiedSBD(k, SCHEDULES[schedule], candidates, lookup, token=token)
   ours, bare, ar = runner(LM, method), runner(BASE, method), runner(BASE, AR(token))
-  accepted = set()
+  accepted = []
   for seed in range(4):
     params, key = params_of(seed), jax.random.key(seed)
     clean = adapter.split(params)[0]
     want, got, of_base = ar(clean, key), ours(params, key), bare(clean, key)
     assert texts(got) == texts(want) == texts(of_base)
-    accepted.add((int(np.sum(got.accepted_B)), int(np.sum(of_base.accepted_B))))
-  # The adapter drafts otherwise than the base, and some of its drafts are right.
-  assert all(a != b for a, b in accepted) and all(a > 0 for a, _ in accepted)
+    accepted.append((got.accepted_B.tolist(), of_base.accepted_B.tolist()))
+  # The adapter drafts otherwise than the base (row by row: sums can agree), and some drafts are right.
+  assert all(a != b for a, b in accepted) and all(sum(a) > 0 for a, _ in accepted)
 
 
 def test_autoregressive_text_is_that_of_the_base_and_blocks_are_not():
