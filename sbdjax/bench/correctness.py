@@ -65,7 +65,9 @@ def _row(
 ) -> KernelCheck:
   difference = float(np.max(np.abs(np.asarray(found, np.float64) - expected)))
   scale = float(np.max(np.abs(expected)))
-  return KernelCheck(case, backend, array, difference, scale, difference <= TOLERANCE[dtype] * scale)
+  return KernelCheck(
+    case, backend, array, difference, scale, difference <= TOLERANCE[dtype] * scale
+  )
 
 
 def check_training(
