@@ -52,5 +52,10 @@ cp runs/natural/points.jsonl $OUT/natural.jsonl
 $PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
 $PY experiments/gallery.py sbd_stories260k/steps.png
+
+# What the masked half learns from: short runs, three seeds.
+PY=$PY $OUT/training.sh
+$PY -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/training_sweep
+
 $PY $OUT/masks.py --out=$OUT/masks.png
 $PY experiments/tables.py --write
