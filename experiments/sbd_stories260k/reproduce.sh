@@ -54,8 +54,9 @@ cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
 $PY experiments/gallery.py sbd_stories260k/steps.png
 
 # What the masked half learns from: short runs, three seeds.
-PY=$PY $OUT/training.sh
+$PY $OUT/training.py
 $PY -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/training_sweep
+cp runs/training_sweep/points.jsonl $OUT/training.jsonl
 
 $PY $OUT/masks.py --out=$OUT/masks.png
 $PY experiments/tables.py --write

@@ -27,7 +27,7 @@ class KernelCheck:
     case: the mask, or "decode k=...".
     backend: who computed it.
     array: "o", "dq", "dk" or "dv".
-    difference: largest absolute one.
+    difference: largest absolute difference from the reference.
     scale: largest absolute number of the reference.
     ok: difference <= TOLERANCE x scale, and nothing is NaN.
   """

@@ -2,7 +2,7 @@
 
   python -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/training_sweep
 
-The checkpoints are the runs of experiments/sbd_stories260k/training.sh, which trains every variant in
+The checkpoints are the runs of experiments/sbd_stories260k/training.py, which trains every variant in
 `TRAININGS` with the seeds in `SEEDS`. Prompts and judge are those of `stories_sbd_sweep`.
 """
 
