@@ -354,8 +354,8 @@ def training_findings() -> str:
     "The two ways of decoding want opposite masks. Verified decoding, which asks for whole blocks, has "
     f"{drafted[whole]} tokens per forward with all rows masked whole and {drafted[random]} with masks at random; "
     "reveal rules, which fill what is left of a block, write text of judge NLL "
-    f"{filled[whole]} at gamma 0 with rows masked whole and {filled[random]} with masks at random. Half teacher is within the "
-    "seeds' spread of labels alone."
+    f"{filled[whole]} at gamma 0 with rows masked whole and {filled[random]} with masks at random. In every "
+    "column the seeds of half teacher overlap those of labels alone."
   )
 
 
