@@ -100,8 +100,8 @@ def _draws(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
     yield rng.integers(count, size=(min(rows, resamples - first), count))
 
 
-def _drawn_sums(columns_CxN: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-  """[C, resamples]: the sums of each column over the texts drawn."""
+def drawn_sums(columns_CxN: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+  """[C, resamples]: the sums of each column [C, N] over the texts drawn, which `seed` and N decide."""
   count = columns_CxN.shape[1]
   few = count * resamples <= _CHUNK
   all_times = (_few_times if few else _times)(count, resamples, seed)
@@ -132,7 +132,7 @@ def of_sums(
   columns_CxN = np.asarray(columns, float)
   if not columns_CxN.shape[1]:
     raise ValueError("there is nothing to draw from")
-  low, high = _bounds(statistic(*_drawn_sums(columns_CxN, resamples, seed)), share)
+  low, high = _bounds(statistic(*drawn_sums(columns_CxN, resamples, seed)), share)
   return Interval(float(statistic(*columns_CxN.sum(axis=1))), float(low), float(high))
 
 
@@ -176,7 +176,7 @@ def ratios_of_sums(
     for first in range(0, len(same), most):
       some = same[first : first + most]
       columns_CxN = np.array([over for over, _ in some] + [under for _, under in some], float)
-      sums_CxR = _drawn_sums(columns_CxN, resamples, seed)
+      sums_CxR = drawn_sums(columns_CxN, resamples, seed)
       with np.errstate(divide="ignore", invalid="ignore"):
         values = _halves_ratio(columns_CxN.sum(axis=-1))
         low, high = _bounds(_halves_ratio(sums_CxR), share)

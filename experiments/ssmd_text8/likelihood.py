@@ -44,8 +44,10 @@ def main(argv: list[str] | None = None) -> int:
   add = parser.add_argument
   add("runs", nargs="+", help="NAME=CHECKPOINT")
   add("--out", required=True, help="the JSON lines")
-  add("--texts", type=int, default=64, help="first rows of the test split")
-  add("--length", type=int, default=256, help="characters of a text: what the models trained on")
+  add("--texts", type=int, default=64, help="first rows of the held-out split")
+  add("--length", type=int, default=256, help="tokens of a text: what the models trained on")
+  add("--split", default="test", help="the held-out texts")
+  add("--unit", default="bits_per_character", help="or nats_per_token")
   add("--orders", type=int, default=1, help="orders a text, of the exact likelihood")
   add(
     "--rules",
@@ -67,13 +69,13 @@ def main(argv: list[str] | None = None) -> int:
   steps = [t for t in flags.parse_ints(args.steps, "--steps") if t <= args.length]
   for name, _, path in (run.partition("=") for run in args.runs):
     model = load_pretrained(path)
-    corpus = load_corpus(data, "test", model.tokenizer)
+    corpus = load_corpus(data, args.split, model.tokenizer)
     rows = np.asarray(corpus.tokens[: args.texts * args.length], np.int32)
     rows = rows.reshape(args.texts, args.length)
     about = {
       "label": name,
       "weights_crc32": record.fingerprint(model.params),
-      "corpus": f"{pathlib.Path(data.path).name or 'text8'}, test split",
+      "corpus": f"{pathlib.Path(data.path).name or 'text8'}, {args.split} split",
       "seed": args.seed,
       **record.provenance(),
     }
@@ -85,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
       more = likelihoods.in_steps(model, rows, keys, steps, args.noise, args.plans, given)
     for one in itertools.chain(measured, more):
-      lines.append(likelihoods.line_of(one) | about)
+      lines.append(likelihoods.line_of(one, args.unit) | about)
       print(name, one.settings, one.estimate, flush=True)
   return 0
 

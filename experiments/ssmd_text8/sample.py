@@ -9,8 +9,8 @@ of Table 2 (arXiv:2510.03929), a masked-diffusion model with numbers of steps up
 line has the mean NFE in full forwards, spelling accuracy (words of the training split), unigram
 entropy, acceptance rate (drafts that were looked at and kept), seconds a sample (compilation apart,
 rows of a batch wait for the slowest) and, with --judge, the NLL under that autoregressive model.
-`--data.*` say which text the models were trained on; held-out rows of it are measured too. Started
-again, only what is missing is measured.
+`--data.*` say which text the models were trained on; held-out rows of it are measured too. Every line has
+the sums of each sample. Re-running the command measures what is missing.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ class Quality:
   def __call__(self, rows) -> dict:
     texts = [self.tokenizer.decode(row) for row in rows]
     spelt = spelling(texts, self.words)
+    spelt_each = [spelling([text], self.words) for text in texts]
     out = {"spelling": spelt.accuracy, "words": spelt.words, "entropy": unigram_entropy(rows)}
+    each = {"correct": [x.correct for x in spelt_each], "words": [x.words for x in spelt_each]}
     if self.judge is not None:
       opened, judge = self.judge
       scored = generative_nll(judge, opened.tokenizer, texts)
       out |= {"judge_nll": scored.nll, "judge_bits_per_character": scored.bits_per_character}
-    return out | {"examples": texts[:2]}
+      each |= {"judge_nll": scored.each.nll.round(3).tolist()}
+      each |= {"judge_tokens": scored.each.tokens.tolist()}
+    return out | {"examples": texts[:2], "each": each}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,7 +65,8 @@ def main(argv: list[str] | None = None) -> int:
   add("runs", nargs="+", help="NAME=CHECKPOINT")
   add("--out", required=True, help="the JSON lines")
   add("--samples", type=int, default=1024)
-  add("--length", type=int, default=256, help="characters of a sample: what the models trained on")
+  add("--length", type=int, default=256, help="tokens of a sample: what the models trained on")
+  add("--split", default="test", help="the held-out texts")
   add("--batch_size", type=int, default=64)
   add("--seed", type=int, default=0)
   add("--rules", default=samples.RULES, help="N:DTAU of the self-speculative sampler")
@@ -84,16 +89,17 @@ def main(argv: list[str] | None = None) -> int:
     judge = opened, Judge(opened.lm, opened.params)
   quality = Quality(vocabulary(tokenizer.decode(train.tokens)), tokenizer, judge)
 
+  unit = "characters" if data.tokenizer == "text8" else "tokens"
   shared = {
     "samples": args.samples,
     "length": args.length,
     "batch_size": args.batch_size,
     "seed": args.seed,
     "judge": args.judge_note,
-    "corpus": f"{pathlib.Path(data.path).name or 'text8'}, {len(train.tokens):,} characters",
+    "corpus": f"{pathlib.Path(data.path).name or 'text8'}, {len(train.tokens):,} {unit}",
   }
   recorder = samples.Recorder(args.out, shared)
-  held_out = load_corpus(data, "test", tokenizer).tokens
+  held_out = load_corpus(data, args.split, tokenizer).tokens
   count = min(args.samples, len(held_out) // args.length)
   rows = np.asarray(held_out[: count * args.length]).reshape(count, args.length)
   recorder.once({"label": "held-out text", "rows": count}, lambda: quality(rows.tolist()))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
+
+from sbdjax import bootstrap
+from sbdjax.bootstrap import Interval
 
 # (cost, quality) by ascending cost; the higher the quality, the better.
 Curve = Sequence[tuple[float, float]]
@@ -31,6 +37,24 @@ class Comparison(NamedTuple):
     return self.baseline_cost / self.cost
 
 
+class ByText(NamedTuple):
+  """A point of a curve, text by text; its quality is sum(over) / sum(under), the higher the better.
+
+  Attributes:
+    cost: [N] of each text.
+    over, under: [N]; of likelihoods the log-probability and the tokens of each text.
+  """
+
+  cost: Sequence[float]
+  over: Sequence[float]
+  under: Sequence[float]
+
+  @property
+  def at(self) -> tuple[float, float]:
+    """(mean cost, quality), as of a `Curve`."""
+    return float(np.mean(self.cost)), float(np.sum(self.over) / np.sum(self.under))
+
+
 def cost_at(curve: Curve, quality: float) -> float | None:
   """The cost at which `curve` first reaches `quality`, linear between points.
 
@@ -52,6 +76,46 @@ def compare(curves: Mapping[str, Curve], baselines: Collection[str]) -> list[Com
         if other is not None:
           found.append(Comparison(name, baseline, quality, cost, other))
   return found
+
+
+def ratio_interval(
+  point: ByText, baseline: Sequence[ByText], *, same_texts: bool, resamples: int = 2000
+) -> Interval | None:
+  """What the baseline costs at the quality of `point` / what the point costs, by bootstrap over texts.
+
+  A resample in which the baseline has that quality from its first point on counts as a ratio of 0, one in
+  which it never has, as infinity: nothing is extrapolated.
+
+  Args:
+    point: texts of one sampler.
+    baseline: the same of each point of the curve that it is compared with, by ascending cost.
+    same_texts: all points are of the same N texts, which are then drawn together; otherwise the texts
+      of each point are drawn by themselves.
+    resamples: how often the texts are drawn.
+
+  Returns:
+    None where the baseline does not have the quality of all texts: there is no value to bound.
+  """
+  points = [point, *baseline]
+  cost, quality = point.at
+  reached = cost_at([x.at for x in baseline], quality)
+  if reached is None:
+    return None
+  costs_PxR, qualities_PxR = [], []
+  for number, x in enumerate(points):
+    columns = np.array([x.cost, x.over, x.under], float)
+    drawn_3xR = bootstrap.drawn_sums(columns, resamples, 0 if same_texts else number)
+    costs_PxR.append(drawn_3xR[0] / len(x.cost))
+    qualities_PxR.append(drawn_3xR[1] / drawn_3xR[2])
+  found_R = []
+  for costs, qualities in zip(np.transpose(costs_PxR), np.transpose(qualities_PxR), strict=True):
+    at = cost_at(list(zip(costs[1:], qualities[1:], strict=True)), qualities[0])
+    if at is None:
+      at = 0.0 if qualities[0] <= qualities[1] else math.inf
+    found_R.append(at / costs[0])
+  tail = (1 - bootstrap.SHARE) / 2
+  low, high = np.quantile(found_R, [tail, 1 - tail], method="closest_observation")
+  return Interval(reached / cost, float(low), float(high))
 
 
 def markdown(found: Iterable[Comparison], quality: str, cost: str) -> list[str]:

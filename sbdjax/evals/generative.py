@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.errors import UsageError
-from sbdjax.evals.judge import Judge
+from sbdjax.evals.judge import Judge, Scores
 
 
 class Generative(NamedTuple):
@@ -24,12 +24,14 @@ class Generative(NamedTuple):
     tokens: how many were scored.
     characters: of the texts.
     truncated: texts longer than the judge's context, of which the beginning was scored.
+    each: the sums of every text.
   """
 
   nll: float
   tokens: int
   characters: int
   truncated: int
+  each: Scores
 
   @property
   def perplexity(self) -> float:
@@ -68,4 +70,5 @@ def generative_nll(judge: Judge, tokenizer: Tokenizer, texts: Sequence[str]) -> 
     tokens=int(scores.tokens.sum()),
     characters=sum(len(tokenizer.decode(row[1:])) for row in cut),
     truncated=sum(len(row) > longest for row in rows),
+    each=scores,
   )

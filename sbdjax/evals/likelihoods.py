@@ -31,17 +31,33 @@ class Measured(NamedTuple):
   Attributes:
     settings: of the sampler.
     estimate: the bound on their likelihood.
-    mean_nfe: full forwards per text, exact given the orders or plans; None where it is not one
+    log_prob_B: log-probability of each text in nats, the mean over its orders or plans.
+    nfe_B: full forwards for each text, exact given the orders or plans; None where it is not one
       sampler's.
   """
 
   settings: dict[str, Any]
   estimate: elbo.Estimate
-  mean_nfe: float | None
+  log_prob_B: np.ndarray
+  nfe_B: np.ndarray | None = None
+
+  @property
+  def mean_nfe(self) -> float | None:
+    """Full forwards per text."""
+    return None if self.nfe_B is None else float(np.mean(self.nfe_B))
 
 
-def _summary(name: str, log_prob_BxN: ArrayLike, given_L: np.ndarray) -> elbo.Estimate:
-  return elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
+def _measured(
+  settings: dict[str, Any],
+  name: str,
+  log_prob_BxN: ArrayLike,
+  given_L: np.ndarray,
+  nfe_BxN: ArrayLike | None = None,
+) -> Measured:
+  estimate = elbo.summarise(name, log_prob_BxN, int(np.sum(~np.asarray(given_L))))
+  over_samples = lambda x: np.mean(np.asarray(x, np.float64), axis=1)
+  nfe_B = None if nfe_BxN is None else over_samples(nfe_BxN)
+  return Measured(settings, estimate, over_samples(log_prob_BxN), nfe_B)
 
 
 def _predictor(model: Pretrained) -> tuple[Predict, int]:
@@ -58,8 +74,8 @@ def any_order(
       predict, mask_id, params, rows, keys, samples, given_L
     )
   )
-  estimate = _summary("any-order bound", run(model.params, rows, keys), given_L)
-  return Measured({"decoder": "mdm, one token a forward"}, estimate, None)
+  settings = {"decoder": "mdm, one token a forward"}
+  return _measured(settings, "any-order bound", run(model.params, rows, keys), given_L)
 
 
 def in_steps(
@@ -84,9 +100,8 @@ def in_steps(
   for num_steps in steps:
     found = jax.device_get(run(model.params, rows, keys, num_steps))
     name = "mean over random plans of exact log p(x given plan)"
-    estimate = _summary(name, found.log_prob, given_L)
     settings = {"decoder": "mdm", "steps": num_steps, "noise": noise}
-    yield Measured(settings, estimate, float(np.mean(found.forwards)))
+    yield _measured(settings, name, found.log_prob, given_L, found.forwards)
 
 
 def speculative(
@@ -116,11 +131,10 @@ def speculative(
   blocks = lm.config.num_layers, lm.head.num_layers
   for i, (n, window) in enumerate(rules):
     name = "mean over random orders of exact log p(x given order)"
-    estimate = _summary(name, found.log_prob[..., i], given_L)
     nfe = ssmd.mean_nfe(found.mean_counts[..., i, :], *blocks)
     rule = {"n_inner": 0 if n == math.inf else n, "window": registry.name_of(window)}
     settings = {"decoder": "ssmd", **rule, **flat_names.flat_part(window)}
-    yield Measured(settings, estimate, float(np.mean(nfe)))
+    yield _measured(settings, name, found.log_prob[..., i], given_L, nfe)
 
 
 def by_masks(
@@ -161,10 +175,13 @@ def attainable(nats_D: np.ndarray) -> float:
 
 
 def line_of(measured: Measured, unit: str = "bits_per_character") -> dict[str, Any]:
-  """A record of it; `unit`: "bits_per_character", or "nats_per_residue"."""
+  """A record of it, with the sums of each text; `unit`: "bits_per_character", or "nats_per_" what."""
   estimate, scale = measured.estimate, math.log(2) if unit.startswith("bits") else 1.0
   error = estimate.stderr / scale
+  each = {"log_prob": np.round(measured.log_prob_B, 4).tolist()}
   nfe = {} if measured.mean_nfe is None else {"mean_nfe": measured.mean_nfe}
+  if measured.nfe_B is not None:
+    each["nfe"] = np.round(measured.nfe_B, 4).tolist()
   return (
     measured.settings
     | nfe
@@ -175,5 +192,6 @@ def line_of(measured: Measured, unit: str = "bits_per_character") -> dict[str, A
       "texts": estimate.texts,
       "samples_per_text": estimate.samples,
       "length": estimate.tokens,
+      "each": each,
     }
   )

@@ -25,7 +25,7 @@ from sbdjax.interop.pretrained import Pretrained
 # What `parse_rules` reads: (N, dtau) of Table 2 of self-speculative masked diffusion (arXiv:2510.03929).
 RULES = "1:0.01,1:0.02,1:0.04,1:0.083,2:0.083,3:0.125,4:0.167"
 
-# Rows of tokens, prompts included -> what is said of them.
+# Rows of tokens, prompts included -> what is said of them; "each": lists with a number for every row.
 Quality = Callable[[list[list[int]]], dict[str, Any]]
 
 
@@ -81,7 +81,10 @@ def measure(
   *,
   warm_up: bool = True,
 ) -> dict[str, Any]:
-  """One setting's numbers, means over samples; compilation apart, rows wait for the slowest."""
+  """One setting's numbers, means over samples; compilation apart, rows wait for the slowest.
+
+  "each" has the forwards of every sample, and what `quality` says of every sample.
+  """
   before = decoder.compile_seconds
   key, size = jax.random.key(seed), min(len(prompts), batch_size)
   run = lambda some: list(decoder.generate(decoding.method, model.params, some, key, size))
@@ -100,7 +103,9 @@ def measure(
     accepted, drafted = sum(r.accepted for r in results), sum(r.drafted for r in results)
     out |= {"trunk_passes": mean("trunk_passes"), "causal_passes": mean("causal_passes")}
     out |= {"acceptance": accepted / drafted, "rejections": (drafted - accepted) / len(results)}
-  return out | quality([r.prompt_tokens + r.tokens for r in results])
+  found = quality([r.prompt_tokens + r.tokens for r in results])
+  each = {"nfe": [round(float(r.nfe), 4) for r in results]} | found.get("each", {})
+  return out | found | {"each": each}
 
 
 class Recorder:

@@ -44,7 +44,7 @@ def with_head(config: ConfigDict, ablation: str = "") -> ConfigDict:
   config.loss = ConfigDict(dict(name="ssmd", schedule=schedule, weighting="inverse_count"))
   config.head = ConfigDict(dict(num_layers=1, output_residual=True, key_positions="own"))
   config.update_from_flattened_dict(ABLATIONS[ablation])
-  if "num_layers" in config.model:
+  if "num_layers" in config.get("model", {}):  # elsewhere the checkpoint says how many
     config.model.num_layers -= config.head.num_layers
   return config
 

@@ -38,6 +38,8 @@ def test_without_a_bos_the_first_token_is_given():
   rows = [np.array(tokenizer.encode(text))[:64] for text in TEXTS]
   assert got.tokens == got.characters == 8 + 1 + 63 and got.truncated == 1
   assert got.nll == pytest.approx(sum(map(reference, rows)) / got.tokens, rel=1e-5)
+  np.testing.assert_allclose(got.each.nll, list(map(reference, rows)), rtol=1e-5)
+  assert got.each.tokens.tolist() == [8, 1, 63]
   assert got.perplexity == pytest.approx(math.exp(got.nll))
   assert got.bits_per_character == pytest.approx(got.nll / math.log(2))
 

@@ -37,11 +37,14 @@ def test_masked_diffusion_in_one_step_draws_all_tokens_apart():
   nll = -np.take_along_axis(np.asarray(log_p), ROWS[..., None], 2)[..., 0]
   np.testing.assert_allclose(one.estimate.nats, nll[:, ~GIVEN].mean(), rtol=1e-5)
   assert (one.mean_nfe, most.mean_nfe, one.estimate.tokens) == (1, 3, 3)
+  np.testing.assert_allclose(one.log_prob_B, -nll[:, ~GIVEN].sum(axis=1), rtol=1e-5)
   assert abs(most.estimate.nats - one.estimate.nats) > 1e-3
   line = likelihoods.line_of(one)
   assert (line["decoder"], line["steps"], line["noise"]) == ("mdm", 1, "cosine")
   np.testing.assert_allclose(line["bits_per_character"], one.estimate.nats / math.log(2))
   assert likelihoods.line_of(one, "nats_per_residue")["nats_per_residue"] == one.estimate.nats
+  np.testing.assert_allclose(line["each"]["log_prob"], one.log_prob_B, atol=1e-4)
+  assert line["each"]["nfe"] == [1] * len(ROWS)
 
 
 def test_self_speculative_sampling_is_conditioned_on_what_is_given():

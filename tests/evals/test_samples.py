@@ -46,7 +46,7 @@ def recorded(tmp_path_factory):
 
   def quality(rows):
     seen.append(rows)
-    return {"spelling": 0.25}
+    return {"spelling": 0.25, "each": {"length": [len(row) for row in rows]}}
 
   recorder = samples.Recorder(str(path), {"corpus": "none"})
   recorder.once({"label": "held-out"}, lambda: {"spelling": 0.5})
@@ -68,6 +68,8 @@ def test_a_line_holds_settings_counts_and_quality(recorded):
     assert line["spelling"] == 0.25 and line["settings"]["corpus"] == "none"
     assert all(len(row) == 6 and MASK not in row for row in rows)
     assert 0 < line["nfe"] <= 12 and line["seconds_per_sample"] > 0
+    assert len(line["each"]["nfe"]) == len(rows) and line["each"]["length"] == [6] * len(rows)
+    assert math.isclose(np.mean(line["each"]["nfe"]), line["nfe"], rel_tol=1e-4)
   for line in lines[:2]:  # one bidirectional and one causal block
     assert math.isclose(line["nfe"], (line["trunk_passes"] + line["causal_passes"]) / 2)
   # Tokens are drafts that were kept, or resampled after a rejection.
