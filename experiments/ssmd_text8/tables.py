@@ -13,7 +13,9 @@ import sys
 from typing import Any
 
 from sbdjax import figures
+from sbdjax.bootstrap import Interval
 from sbdjax.evals import equal_quality, markdown
+from sbdjax.evals.equal_quality import WithError
 
 HERE = pathlib.Path(__file__).resolve().parent
 ABLATIONS = {
@@ -30,30 +32,58 @@ def lines(name: str) -> list[dict[str, Any]]:
   return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
 
 
-def likelihood_curves(name: str) -> dict[str, list[tuple[float, float]]]:
-  """Model -> (exact mean NFE, bits per character of its sampler, negated); windows that grow, or steps."""
-  found: dict[str, list[tuple[float, float]]] = {}
+def likelihood_curves(name: str) -> dict[str, list[WithError]]:
+  """Model -> exact mean NFE, bits per character of its sampler, negated; windows that grow, or steps."""
+  found: dict[str, list[WithError]] = {}
   for x in lines(name):
     if "mean_nfe" in x and x.get("dtau", 0.0) < 1:
-      found.setdefault(x["label"], []).append((x["mean_nfe"], -x["bits_per_character"]))
+      point = WithError(x["mean_nfe"], -x["bits_per_character"], x["stderr"] or 0.0)
+      found.setdefault(x["label"], []).append(point)
   return {label: sorted(curve) for label, curve in found.items()}
+
+
+def spelling_curves() -> dict[str, list[WithError]]:
+  """The same of spelling accuracy; its error as if each word were drawn by itself."""
+  found: dict[str, list[WithError]] = {}
+  for x in lines("points.jsonl"):
+    if "nfe" in x:
+      share = x["spelling"]
+      point = WithError(x["nfe"], share, (share * (1 - share) / x["words"]) ** 0.5)
+      found.setdefault(x["settings"]["label"], []).append(point)
+  return {label: sorted(curve) for label, curve in found.items()}
+
+
+def _ratios(curves: dict[str, list[WithError]], label: str = "SSMD") -> list[Interval]:
+  found = [equal_quality.interval_of_errors(x, curves["MDM"]) for x in curves[label]]
+  return [x for x in found if x is not None]
+
+
+def _ends(found: list[Interval]) -> tuple[float, float]:
+  return min(x.value for x in found), max(x.value for x in found)
+
+
+def _bounds(found: list[Interval]) -> tuple[float, float]:
+  return min(x.low for x in found), max(x.high for x in found)
 
 
 def at_likelihood(name: str = "likelihood.jsonl", label: str = "SSMD") -> tuple[float, float]:
   """NFE of MDM at a model's likelihoods / its own: the smallest and the largest ratio."""
-  curves = likelihood_curves(name)
-  found = equal_quality.compare({"MDM": curves["MDM"], label: curves[label]}, ["MDM"])
-  return min(x.ratio for x in found), max(x.ratio for x in found)
+  return _ends(_ratios(likelihood_curves(name), label))
 
 
 def at_spelling() -> tuple[float, float]:
   """The same at equal spelling accuracy."""
-  curves: dict[str, list[tuple[float, float]]] = {}
-  for x in lines("points.jsonl"):
-    if "nfe" in x:
-      curves.setdefault(x["settings"]["label"], []).append((x["nfe"], x["spelling"]))
-  found = equal_quality.compare({k: sorted(v) for k, v in curves.items()}, ["MDM"])
-  return min(x.ratio for x in found), max(x.ratio for x in found)
+  return _ends(_ratios(spelling_curves()))
+
+
+def likelihood_bounds() -> tuple[float, float]:
+  """What the standard errors allow these ratios to be: the lowest and the highest bound of a setting."""
+  return _bounds(_ratios(likelihood_curves("likelihood.jsonl")))
+
+
+def spelling_bounds() -> tuple[float, float]:
+  """The same at equal spelling accuracy."""
+  return _bounds(_ratios(spelling_curves()))
 
 
 def windows() -> dict[str, list[dict[str, Any]]]:
@@ -116,7 +146,7 @@ def ablations() -> str:
       and {k: x["settings"]["decoder"].get(k) for k in SETTING} == SETTING
     ]  # fmt: skip
     bits, cost = at["bits_per_character"], at["mean_nfe"]
-    other = equal_quality.cost_at(curves["MDM"], -bits)
+    other = equal_quality.cost_at([x[:2] for x in curves["MDM"]], -bits)
     rows.append(
       (
         name,

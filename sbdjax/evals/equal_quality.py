@@ -55,6 +55,14 @@ class ByText(NamedTuple):
     return float(np.mean(self.cost)), float(np.sum(self.over) / np.sum(self.under))
 
 
+class WithError(NamedTuple):
+  """A point of a curve and the standard error of its quality."""
+
+  cost: float
+  quality: float
+  stderr: float
+
+
 def cost_at(curve: Curve, quality: float) -> float | None:
   """The cost at which `curve` first reaches `quality`, linear between points.
 
@@ -96,26 +104,45 @@ def ratio_interval(
   Returns:
     None where the baseline does not have the quality of all texts: there is no value to bound.
   """
-  points = [point, *baseline]
-  cost, quality = point.at
-  reached = cost_at([x.at for x in baseline], quality)
+  reached = cost_at([x.at for x in baseline], point.at[1])
   if reached is None:
     return None
-  costs_PxR, qualities_PxR = [], []
-  for number, x in enumerate(points):
+  drawn_PxRx2 = []
+  for number, x in enumerate([point, *baseline]):
     columns = np.array([x.cost, x.over, x.under], float)
-    drawn_3xR = bootstrap.drawn_sums(columns, resamples, 0 if same_texts else number)
-    costs_PxR.append(drawn_3xR[0] / len(x.cost))
-    qualities_PxR.append(drawn_3xR[1] / drawn_3xR[2])
+    cost_R, over_R, under_R = bootstrap.drawn_sums(columns, resamples, 0 if same_texts else number)
+    drawn_PxRx2.append(np.stack([cost_R / len(x.cost), over_R / under_R], axis=1))
+  return _interval(reached / point.at[0], np.stack(drawn_PxRx2, axis=1))
+
+
+def interval_of_errors(
+  point: WithError, baseline: Sequence[WithError], *, resamples: int = 2000
+) -> Interval | None:
+  """`ratio_interval` where nothing is known of single texts: qualities drawn from normal laws.
+
+  Each point's is drawn by itself, so what the points share (the texts, say) is not taken out.
+  """
+  points = [point, *baseline]
+  reached = cost_at([x[:2] for x in baseline], point.quality)
+  if reached is None:
+    return None
+  normal_RxP = np.random.default_rng(0).standard_normal((resamples, len(points)))
+  qualities_RxP = np.array([x.quality for x in points]) + normal_RxP * [x.stderr for x in points]
+  costs_RxP = np.broadcast_to([x.cost for x in points], qualities_RxP.shape)
+  return _interval(reached / point.cost, np.stack([costs_RxP, qualities_RxP], axis=2))
+
+
+def _interval(value: float, drawn_RxPx2: np.ndarray) -> Interval:
+  """Of the ratios of resamples of (cost, quality), the point first and then the baseline's."""
   found_R = []
-  for costs, qualities in zip(np.transpose(costs_PxR), np.transpose(qualities_PxR), strict=True):
-    at = cost_at(list(zip(costs[1:], qualities[1:], strict=True)), qualities[0])
+  for (cost, quality), *curve in drawn_RxPx2:
+    at = cost_at(curve, quality)
     if at is None:
-      at = 0.0 if qualities[0] <= qualities[1] else math.inf
-    found_R.append(at / costs[0])
+      at = 0.0 if quality <= curve[0][1] else math.inf
+    found_R.append(at / cost)
   tail = (1 - bootstrap.SHARE) / 2
   low, high = np.quantile(found_R, [tail, 1 - tail], method="closest_observation")
-  return Interval(reached / cost, float(low), float(high))
+  return Interval(value, float(low), float(high))
 
 
 def markdown(found: Iterable[Comparison], quality: str, cost: str) -> list[str]:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from sbdjax.evals import equal_quality
-from sbdjax.evals.equal_quality import ByText
+from sbdjax.evals.equal_quality import ByText, WithError
 
 
 def of(cost, quality, count=40, noise=0.0, seed=0):
@@ -47,3 +47,10 @@ def test_a_resample_that_the_curve_does_not_reach_is_no_number():
   below = equal_quality.ratio_interval(of(1, -0.95, noise=3.0), baseline, same_texts=False)
   assert above.high == math.inf and above.low > 0
   assert below.low == 0 and below.high < math.inf
+
+
+def test_of_standard_errors_the_bounds_are_those_of_a_normal_law():
+  baseline = [WithError(0, -10.0, 0.0), WithError(20, 10.0, 0.0)]
+  found = equal_quality.interval_of_errors(WithError(1, 0.0, 0.1), baseline)
+  np.testing.assert_allclose(found, (10, 10 - 0.196, 10 + 0.196), atol=0.02)
+  assert equal_quality.interval_of_errors(WithError(1, 11.0, 0.1), baseline) is None
