@@ -118,6 +118,7 @@ def results() -> str:
     for name in ("no_residual", "two_causal")
   )
   spelled, likely = text8.at_spelling(), text8.at_likelihood()
+  above, above_too = text8.spelling_above_one(), text8.likelihood_above_one()
   low, high = protein.spread()
   said = {
     "one_task": (
@@ -154,7 +155,8 @@ def results() -> str:
     ),
     "ssmd_text8": (
       f"masked diffusion (MDM) needs {spelled[0]:.1f} to {spelled[1]:.1f} times the NFE of SSMD at equal spelling "
-      f"accuracy, {likely[0]:.1f} to {likely[1]:.1f} times at equal likelihood; **both ablations fall below "
+      f"accuracy, {likely[0]:.1f} to {likely[1]:.1f} times at equal likelihood; **wide intervals**: by the standard errors "
+      f"{above[0]} of {above[1]} settings are above 1 by spelling, {above_too[0]} of {above_too[1]} by likelihood; **both ablations fall below "
       f"MDM** ({no_residual[0]:.1f} to {no_residual[1]:.1f} times without output residual, {two_causal[0]:.1f} "
       f"to {two_causal[1]:.1f} with two causal blocks), the paper's only below the full model"
     ),

@@ -58,5 +58,11 @@ $PY $OUT/training.py
 $PY -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/training_sweep
 cp runs/training_sweep/points.jsonl $OUT/training.jsonl
 
+# Rows masked whole for as long as the first run: drafts for verified decoding.
+$PY -m sbdjax train --config=preset:stories_sbd:drafts --workdir=runs/drafts --config.data.path=runs/more.npz
+$PY -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/drafts_sweep \
+  --config.sweep.checkpoint=runs/drafts --config.sweep.repeats=0
+cp runs/drafts_sweep/points.jsonl $OUT/drafts.jsonl
+
 $PY $OUT/masks.py --out=$OUT/masks.png
 $PY experiments/tables.py --write

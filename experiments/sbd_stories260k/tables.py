@@ -298,67 +298,6 @@ def ablation() -> str:
   return markdown.table(head, rows)
 
 
-@functools.cache
-def short_runs() -> dict[str, list[dict[Any, dict[str, Any]]]]:
-  """What the masked half learned from -> for every seed (gamma, or "ar", "verified") -> record."""
-  found: dict[str, dict[str, dict[Any, dict[str, Any]]]] = {}
-  for row in paired.read(HERE / "training.jsonl"):
-    training, seed = row["settings"]["sweep"]["label"].rsplit(", ", 1)
-    decoder = row["settings"]["decoder"]
-    way = decoder.get("gamma", "ar" if decoder["name"] == "ar" else "verified")
-    found.setdefault(training, {}).setdefault(seed, {})[way] = row
-  return {training: list(seeds.values()) for training, seeds in found.items()}
-
-
-def over_seeds(values: Sequence[float], form: str) -> str:
-  """`mean (least to most)`."""
-  return f"{sum(values) / len(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
-def training() -> str:
-  """Short runs that differ in what the masked half learns from: means over seeds."""
-  rows = []
-  for name, seeds in short_runs().items():
-    costs = (
-      [100 * paired.nll_difference(seed[gamma], seed["ar"]).value for seed in seeds]
-      for gamma in (0.0, 0.1, 0.4)
-    )
-    rows.append(
-      (
-        name,
-        over_seeds([seed["ar"]["judge_nll"] for seed in seeds], ".3f"),
-        *(f"{over_seeds(cost, '+.0f')} %" for cost in costs),
-        over_seeds([seed[0.4]["tpf"] for seed in seeds], ".2f"),
-        over_seeds([seed["verified"]["tpf"] for seed in seeds], ".2f"),
-      )
-    )
-  head = (
-    "masked half learns from", "AR judge NLL", "gamma 0", "gamma 0.1", "gamma 0.4",
-    "tokens per forward at 0.4", "verified, fan-out",
-  )  # fmt: skip
-  return markdown.table(head, rows)
-
-
-def training_findings() -> str:
-  """What the table of short runs says, in words."""
-  whole, random = "all rows masked whole", "masks at random"
-  drafted = {
-    name: over_seeds([seed["verified"]["tpf"] for seed in short_runs()[name]], ".2f")
-    for name in (whole, random)
-  }
-  filled = {
-    name: over_seeds([seed[0.0]["judge_nll"] for seed in short_runs()[name]], ".2f")
-    for name in (whole, random)
-  }
-  return (
-    "The two ways of decoding want opposite masks. Verified decoding, which asks for whole blocks, has "
-    f"{drafted[whole]} tokens per forward with all rows masked whole and {drafted[random]} with masks at random; "
-    "reveal rules, which fill what is left of a block, write text of judge NLL "
-    f"{filled[whole]} at gamma 0 with rows masked whole and {filled[random]} with masks at random. In every "
-    "column the seeds of half teacher overlap those of labels alone."
-  )
-
-
 def recipe(run: str, metric: str = "eval/ntp_loss") -> float:
   """The last evaluation of a run of recipe_ntp.jsonl."""
   return [x[metric] for x in lines("recipe_ntp.jsonl") if x["run"] == run and metric in x][-1]
@@ -445,7 +384,7 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
   if args.picture:
     draw_sweep(args.picture)
-  for table in (bounds, rules, speeds, steps, ntp_term, ablation, training):
+  for table in (bounds, rules, speeds, steps, ntp_term, ablation):
     print(f"{table.__doc__}\n\n{table()}\n")
   return 0
 

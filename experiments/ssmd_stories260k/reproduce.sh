@@ -5,7 +5,6 @@
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/ssmd_stories260k
-SCRIPTS=experiments/ssmd_text8
 
 for seed in 0 1; do
   for model in mdm ssmd; do
@@ -21,9 +20,9 @@ STEPS=6,8,11,16,24,32,64,128
 rm -f $OUT/likelihood.jsonl
 for seed in 0 1; do
   RUNS="MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed"
-  $PY $SCRIPTS/sample.py --out=$OUT/points.jsonl --samples=1024 --steps=$STEPS --seed=$seed $TEXT \
+  $PY experiments/ssmd_text8/sample.py --out=$OUT/points.jsonl --samples=1024 --steps=$STEPS --seed=$seed $TEXT \
     --judge=stories260K --judge_note="stories260K, which all models began from" $RUNS
-  $PY $SCRIPTS/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$STEPS --seed=$seed \
+  $PY experiments/ssmd_text8/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$STEPS --seed=$seed \
     --unit=nats_per_token $TEXT $RUNS
 done
 $PY experiments/tables.py --write

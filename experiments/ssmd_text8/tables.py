@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import pathlib
 import sys
 from typing import Any
@@ -62,10 +63,6 @@ def _ends(found: list[Interval]) -> tuple[float, float]:
   return min(x.value for x in found), max(x.value for x in found)
 
 
-def _bounds(found: list[Interval]) -> tuple[float, float]:
-  return min(x.low for x in found), max(x.high for x in found)
-
-
 def at_likelihood(name: str = "likelihood.jsonl", label: str = "SSMD") -> tuple[float, float]:
   """NFE of MDM at a model's likelihoods / its own: the smallest and the largest ratio."""
   return _ends(_ratios(likelihood_curves(name), label))
@@ -76,14 +73,44 @@ def at_spelling() -> tuple[float, float]:
   return _ends(_ratios(spelling_curves()))
 
 
-def likelihood_bounds() -> tuple[float, float]:
-  """What the standard errors allow these ratios to be: the lowest and the highest bound of a setting."""
-  return _bounds(_ratios(likelihood_curves("likelihood.jsonl")))
+def spelling_above_one() -> tuple[int, int]:
+  """Settings whose whole interval, by the standard errors, is above 1, and all that are compared."""
+  return _above_one(_ratios(spelling_curves()))
 
 
-def spelling_bounds() -> tuple[float, float]:
-  """The same at equal spelling accuracy."""
-  return _bounds(_ratios(spelling_curves()))
+def likelihood_above_one() -> tuple[int, int]:
+  """The same at equal likelihood."""
+  return _above_one(_ratios(likelihood_curves("likelihood.jsonl")))
+
+
+def _above_one(found: list[Interval]) -> tuple[int, int]:
+  return sum(x.low > 1 for x in found), len(found)
+
+
+def _shown(x: Interval) -> str:
+  """`2.1 [1.4, 3.0]`; a bound that no resample reached is said."""
+  low = "less" if x.low == 0 else f"{x.low:.1f}"
+  return f"{x.value:.1f} [{low}, {'more' if math.isinf(x.high) else f'{x.high:.1f}'}]"
+
+
+def bounds() -> str:
+  """MDM's NFE / SSMD's at equal quality, with what the standard errors allow."""
+  rows = []
+  for title, curves in (
+    ("words spelled right", spelling_curves()),
+    ("likelihood", likelihood_curves("likelihood.jsonl")),
+    *(
+      (f"likelihood, 1,000 updates, {ABLATIONS[label]}",
+       {"MDM": short["MDM"], "SSMD": short[label]})
+      for short in [likelihood_curves("ablations/likelihood.jsonl")]
+      for label in ("SSMD", "no_residual", "two_causal")
+    ),
+  ):  # fmt: skip
+    for point in curves["SSMD"]:
+      found = equal_quality.interval_of_errors(point, curves["MDM"])
+      if found is not None:
+        rows.append((title, f"{point.cost:.1f}", _shown(found)))
+  return markdown.table(("at equal", "NFE of SSMD", "MDM's NFE / its own"), rows)
 
 
 def windows() -> dict[str, list[dict[str, Any]]]:

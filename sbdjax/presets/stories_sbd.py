@@ -8,7 +8,8 @@ Variants: `raw` (TinyStories as they are), `self` (the base model's own stories,
 experiments/sbd_stories260k/collect.py; the embedded slice unless data.path names a larger file),
 `recipe` (`self` with small blocks, Muon and 6,000 steps) and `further` (8,000 steps more, from the run
 of `recipe`, on more stories; next tokens are learned from the frozen original, and what is used is a
-moving average). The shipped weights are those of `further`.
+moving average). The shipped weights are those of `further`. `drafts` is as long as `recipe`, with
+every row masked whole: for verified decoding alone.
 """
 
 from ml_collections import ConfigDict
@@ -42,6 +43,13 @@ FURTHER = RECIPE | {
   "train.ema_decay": 0.99,
 }
 
+DRAFTS = RECIPE | {
+  "init.teacher": "stories260K",
+  "loss.ntp_teacher": "frozen",
+  "loss.full_mask_fraction": 1.0,
+  "train.ema_decay": 0.99,
+}
+
 # variant -> (corpus, changes)
 VARIANTS = Variants(
   {
@@ -49,6 +57,7 @@ VARIANTS = Variants(
     "self": ("self", {}),
     "recipe": ("self", RECIPE),
     "further": ("self", FURTHER),
+    "drafts": ("self", DRAFTS),
   }
 )
 

@@ -37,12 +37,11 @@ VARIANTS = Variants(
 )
 
 
-def get_config(variant: str = VARIANTS.default) -> ConfigDict:
-  size, number = VARIANTS[variant]
+def distilled(config: ConfigDict, corpus: str, size: str, number: int) -> ConfigDict:
+  """The masked-diffusion `config` of `<corpus>_mdm` as one that trains a round."""
   first, _, changes = SIZES[size]
   name = "" if size == "full" else f"_{size}"
-  config = text8_mdm.get_config(size)
-  before = f"text8_sdtt{name}_{number - 1}" if number > 1 else f"text8_mdm{name}"
+  before = f"{corpus}_sdtt{name}_{number - 1}" if number > 1 else f"{corpus}_mdm{name}"
   config.init = ConfigDict(dict(checkpoint=f"runs/{before}"))
   config.model = ConfigDict(dict(dropout=0.0))
   config.loss = ConfigDict(
@@ -51,3 +50,8 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
   config.optim.update(name="adamw", learning_rate=3e-4, schedule="constant", weight_decay=0.0)
   config.update_from_flattened_dict(changes)
   return config
+
+
+def get_config(variant: str = VARIANTS.default) -> ConfigDict:
+  size, number = VARIANTS[variant]
+  return distilled(text8_mdm.get_config(size), "text8", size, number)

@@ -1,0 +1,156 @@
+"""Tables of what the masked half of SBD learns from, from this folder's records.
+
+python experiments/sbd_stories260k/masked_half.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from sbdjax.evals import markdown, paired
+
+HERE = pathlib.Path(__file__).resolve().parent
+DRAFTS = "runs/drafts"  # where reproduce.sh trains it
+SHIPPED = "stories260K-sbd"
+
+
+@functools.cache
+def short_runs() -> dict[str, list[dict[Any, dict[str, Any]]]]:
+  """What the masked half learned from -> for every seed (gamma, or "ar", "verified") -> record."""
+  found: dict[str, dict[str, dict[Any, dict[str, Any]]]] = {}
+  for row in paired.read(HERE / "training.jsonl"):
+    training, seed = row["settings"]["sweep"]["label"].rsplit(", ", 1)
+    decoder = row["settings"]["decoder"]
+    way = decoder.get("gamma", "ar" if decoder["name"] == "ar" else "verified")
+    found.setdefault(training, {}).setdefault(seed, {})[way] = row
+  return {training: list(seeds.values()) for training, seeds in found.items()}
+
+
+def over_seeds(values: Sequence[float], form: str) -> str:
+  """`mean (least to most)`."""
+  return f"{sum(values) / len(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def training() -> str:
+  """Short runs that differ in what the masked half learns from: means over seeds."""
+  rows = []
+  for name, seeds in short_runs().items():
+    costs = (
+      [100 * paired.nll_difference(seed[gamma], seed["ar"]).value for seed in seeds]
+      for gamma in (0.0, 0.1, 0.4)
+    )
+    rows.append(
+      (
+        name,
+        over_seeds([seed["ar"]["judge_nll"] for seed in seeds], ".3f"),
+        *(f"{over_seeds(cost, '+.0f')} %" for cost in costs),
+        over_seeds([seed[0.4]["tpf"] for seed in seeds], ".2f"),
+        over_seeds([seed["verified"]["tpf"] for seed in seeds], ".2f"),
+      )
+    )
+  head = (
+    "masked half learns from", "AR judge NLL", "gamma 0", "gamma 0.1", "gamma 0.4",
+    "tokens per forward at 0.4", "verified, fan-out",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def training_findings() -> str:
+  """What the table of short runs says, in words."""
+  whole, random = "all rows masked whole", "masks at random"
+  drafted = {
+    name: over_seeds([seed["verified"]["tpf"] for seed in short_runs()[name]], ".2f")
+    for name in (whole, random)
+  }
+  filled = {
+    name: over_seeds([seed[0.0]["judge_nll"] for seed in short_runs()[name]], ".2f")
+    for name in (whole, random)
+  }
+  return (
+    "The two ways of decoding want opposite masks. Verified decoding, which asks for whole blocks, has "
+    f"{drafted[whole]} tokens per forward with all rows masked whole and {drafted[random]} with masks at random; "
+    "reveal rules, which fill what is left of a block, write text of judge NLL "
+    f"{filled[whole]} at gamma 0 with rows masked whole and {filled[random]} with masks at random. In every "
+    "column the seeds of half teacher overlap those of labels alone."
+  )
+
+
+@functools.cache
+def long_runs() -> dict[str, list[dict[str, Any]]]:
+  """Checkpoint -> records, of the shipped weights and of the run on rows masked whole."""
+  rows = [*paired.read(HERE / "drafts.jsonl"), *paired.read(HERE / "points.jsonl")]
+  return {
+    name: [row for row in rows if row["settings"]["sweep"]["checkpoint"] == name]
+    for name in (DRAFTS, SHIPPED)
+  }
+
+
+def of(checkpoint: str, **decoder: Any) -> dict[str, Any]:
+  """A point of a long run."""
+  rows = long_runs()[checkpoint]
+  return markdown.find(rows, rows[0]["settings"]["sweep"]["label"], **decoder)
+
+
+VERIFIED: dict[str, dict[str, Any]] = {
+  "verified, fused, k = 4": {"drafting": "fused", "block_size": 4},
+  "verified, fan-out, k = 8": {"drafting": "fan_out", "block_size": 8, "candidates": False},
+  "verified, fan-out and second choices, k = 8": {
+    "drafting": "fan_out", "block_size": 8, "candidates": True,
+  },
+}  # fmt: skip
+
+
+def drafts() -> str:
+  """Rows masked whole for as long as the first run of the shipped weights, beside these."""
+  rows: list[tuple[Any, ...]] = []
+  ar = {name: of(name, name="ar") for name in (DRAFTS, SHIPPED)}
+  for name, decoder in {"AR": {"name": "ar"}, **VERIFIED}.items():
+    found = {key: of(key, **decoder) for key in ar}
+    rows.append(
+      (
+        name,
+        *(
+          cell
+          for key, row in found.items()
+          for cell in (
+            paired.tokens_per_forward(row).shown(2),
+            paired.judge_nll(row).shown(3) if name == "AR" else "the same text",
+          )
+        ),
+      )
+    )
+  for gamma in (0.0, 0.1, 0.4):
+    found = {key: of(key, rule="eb_entropy", gamma=gamma, block_size=8) for key in ar}
+    rows.append(
+      (
+        f"SBD, entropy bound, gamma = {gamma:g}",
+        *(
+          cell
+          for key, row in found.items()
+          for cell in (
+            paired.tokens_per_forward(row).shown(2),
+            markdown.percent(paired.nll_difference(row, ar[key])),
+          )
+        ),
+      )
+    )
+  head = (
+    "decoding", "rows masked whole: tokens per forward", "judge NLL", "shipped: tokens per forward",
+    "judge NLL",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def main(argv: list[str] | None = None) -> int:
+  argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
+  print(training(), training_findings(), drafts(), sep="\n\n")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
