@@ -130,6 +130,32 @@ def comparison() -> str:
   return markdown.table(head, rows)
 
 
+def findings() -> str:
+  """What the tables say, in words."""
+  names = {
+    "spelling": "equal spelling",
+    "judge": "equal NLL under the judge",
+    "likelihood": "equal likelihood of held-out text",
+  }
+  told = []
+  for quality, name in names.items():
+    ends = ["{:.2f} to {:.2f}".format(*spread(quality, seed)) for seed in SEEDS]
+    above, count = above_one(quality)
+    told.append(
+      f"* At {name} masked diffusion costs {ends[0]} times as much with one seed, {ends[1]} with the other; "
+      f"{above} of {count} intervals lie above 1."
+    )
+  (text, *_) = (x for x in lines("points.jsonl") if x["settings"]["label"] not in BLOCKS)
+  best = {
+    label: max(x["spelling"] for seed in SEEDS for x in sampled(seed, label)) for label in BLOCKS
+  }
+  told.append(
+    f"* **These models do not read well**: at best {best['SSMD']:.2f} of the words are spelt right by SSMD and "
+    f"{best['MDM']:.2f} by MDM, of held-out text {text['spelling']:.2f}."
+  )
+  return "\n".join(told)
+
+
 def samples() -> str:
   """All samples."""
   rows = []
