@@ -297,14 +297,17 @@ def draw(path, models=None):
             linestyle=style, marker=marker, color=colour, label=f"{label}: {text}",
           )  # fmt: skip
       dynamic = named("dynamic")
-      for points, style, text in (
-        (trees, "D", "any of these (static's text)"),
-        (dynamic, ":x", "threshold τ"),
+      # All lossless points have static's text: its interval is drawn once, as a band.
+      text = paired.judge_nll(static)
+      quality.axhspan(text.low, text.high, color=colour, alpha=0.12, linewidth=0)
+      for points, style, name, bars in (
+        (trees, "D", "any of these (static's text)", False),
+        (dynamic, ":x", "threshold τ", True),
       ):
         across, up = list(map(ratio, points)), list(map(paired.judge_nll, points))
         quality.errorbar(
           [f.value for f in across], [f.value for f in up], xerr=figures.bars(across),
-          yerr=figures.bars(up), fmt=style, color=colour, label=f"{label}: {text}",
+          yerr=figures.bars(up) if bars else None, fmt=style, color=colour, label=f"{label}: {name}",
         )  # fmt: skip
       notes += [
         figures.Note(
