@@ -31,6 +31,7 @@ def of(name: str) -> ModuleType:
 sbd, verified = of("sbd_stories260k/tables"), of("sbd_verified/table")
 freedave, jacobi = of("freedave_stories260k/tables"), of("jacobi_stories260k/tables")
 text8, protein = of("ssmd_text8/tables"), of("ssmd_protein/tables")
+stories = of("ssmd_stories260k/tables")
 benchmarks, one = of("benchmarks/tables"), of("one_task/tables")
 benchmarks_lm = of("benchmarks_lm/tables")
 
@@ -160,6 +161,7 @@ def results() -> str:
       f"MDM** ({no_residual[0]:.1f} to {no_residual[1]:.1f} times without output residual, {two_causal[0]:.1f} "
       f"to {two_causal[1]:.1f} with two causal blocks), the paper's only below the full model"
     ),
+    "ssmd_stories260k": stories.in_short(),
     "ssmd_protein": (
       "a causal block on a frozen protein model: its trunk alone needs "
       f"{low:.1f} to {high:.1f} times the NFE at equal likelihood. **Fragile**: the curve is flat there, and "

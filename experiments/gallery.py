@@ -130,6 +130,10 @@ ALL = (
     ("ablations",),
   ),
   _losses(_TEXT8, "positions", "what its README says"),
+  Figure(
+    "ssmd_stories260k/samples.png", "ssmd_stories260k/tables.py", "draw",
+    ("points.jsonl", "likelihood.jsonl"), _sh("ssmd_stories260k"),
+  ),
   _losses("ssmd_protein", "losses", _sh("ssmd_protein", "train.sh"), together=True),
   Figure(
     "ssmd_protein/nfe.png", "ssmd_protein/sample.py", "draw", ("points.jsonl",),

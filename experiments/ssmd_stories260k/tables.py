@@ -156,6 +156,18 @@ def findings() -> str:
   return "\n".join(told)
 
 
+def in_short() -> str:
+  """A sentence for the page of all results."""
+  ends = ["{:.1f} to {:.1f}".format(*spread("likelihood", seed)) for seed in SEEDS]
+  above, count = above_one("likelihood")
+  best = max(x["spelling"] for seed in SEEDS for x in sampled(seed, "SSMD"))
+  return (
+    f"the same from a pretrained model, with paired intervals: at equal likelihood masked diffusion costs {ends[0]} times as "
+    f"much with one seed and {ends[1]} with the other, {above} of {count} intervals above 1; **young models**, at best "
+    f"{100 * best:.0f} % of the words are spelt right"
+  )
+
+
 def samples() -> str:
   """All samples."""
   rows = []
