@@ -2,16 +2,19 @@
 
   python -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 
-The checkpoints are those of one run of `stories_sbd:recipe` in runs/recipe, whose learning
-rate falls to the end: earlier ones are what that run had by then, not runs planned for fewer steps.
+The checkpoints are those of one run of `stories_sbd:recipe` with 3,000 updates in runs/half, whose
+learning rate falls to the end: earlier ones are what that run had by then, not runs planned for fewer
+steps. Beside them: AR of the original model, and of the run of `stories_ntp:recipe` with as many updates
+in runs/half_ntp, which learned next tokens alone.
 """
 
 from ml_collections import ConfigDict
 
 from sbdjax.presets import stories_sbd_sweep
 
-RUN = "runs/recipe"
-STEPS = (1000, 2000, 4000, 6000)
+RUN, NTP = "runs/half", "runs/half_ntp"
+NTP_LABEL = "NTP alone"
+STEPS = (500, 1000, 2000, 3000)
 GAMMAS = (0.0, 0.1, 0.4, 0.8, 1.5)
 
 
@@ -22,8 +25,13 @@ def get_config() -> ConfigDict:
 
 
 def get_sweep() -> list[dict]:
+  original = stories_sbd_sweep.ORIGINAL
+  beside = [
+    stories_sbd_sweep.ar(original, original),
+    stories_sbd_sweep.ar(NTP, NTP_LABEL),
+  ]
   decoders = [{"decoder.name": "ar"}] + [{"decoder.gamma": gamma} for gamma in GAMMAS]
-  return [
+  return beside + [
     {"sweep.checkpoint": f"{RUN}/checkpoints/{steps}", "sweep.label": f"{steps:,} steps"} | decoder
     for steps in STEPS
     for decoder in decoders
