@@ -1,7 +1,7 @@
 """Next-token loss of several models on held-out documents of the self-told corpus, document by document.
 
   python experiments/sbd_stories260k/held_out.py --corpus=runs/self.npz --out=held_out.jsonl \
-    "NTP alone=runs/half_ntp" SBD=runs/half
+    "NTP alone=runs/third_ntp" SBD=runs/third
 
 Documents of the test split, each by itself; the tokens of its opening, which were no targets, are not
 counted. A line of the record is a model, with the sums of every document.

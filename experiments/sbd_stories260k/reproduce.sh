@@ -6,7 +6,7 @@ set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/sbd_stories260k
 RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
-BUDGET="--config.train.steps=300 --config.optim.warmup_steps=30 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
+BUDGET="--config.train.steps=200 --config.optim.warmup_steps=20 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
 
 # The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD.
 $PY $OUT/collect.py --out=runs/self.npz --temperature 0 0.3 --passes=4 --batch_size=256 \
@@ -49,13 +49,13 @@ $PY -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/natural --c
 cp runs/natural/points.jsonl $OUT/natural.jsonl
 
 # After fewer updates (Figure 5), and next tokens alone with the same budget.
-HALF="--config.data.path=runs/self.npz --config.train.steps=3000"
-$PY -m sbdjax train --config=preset:stories_ntp:recipe --workdir=runs/half_ntp $HALF
-$PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir=runs/half $HALF \
+THIRD="--config.data.path=runs/self.npz --config.train.steps=2000"
+$PY -m sbdjax train --config=preset:stories_ntp:recipe --workdir=runs/third_ntp $THIRD
+$PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir=runs/third $THIRD \
   --config.train.max_to_keep=12
 $PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
-$PY $OUT/held_out.py "NTP alone=runs/half_ntp" SBD=runs/half --corpus=runs/self.npz --out=$OUT/held_out.jsonl
+$PY $OUT/held_out.py "NTP alone=runs/third_ntp" SBD=runs/third --corpus=runs/self.npz --out=$OUT/held_out.jsonl
 $PY experiments/gallery.py sbd_stories260k/steps.png
 
 # What the masked half learns from: short runs, three seeds.

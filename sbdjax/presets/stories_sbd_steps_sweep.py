@@ -2,19 +2,19 @@
 
   python -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 
-The checkpoints are those of one run of `stories_sbd:recipe` with 3,000 updates in runs/half, whose
+The checkpoints are those of one run of `stories_sbd:recipe` with 2,000 updates in runs/third, whose
 learning rate falls to the end: earlier ones are what that run had by then, not runs planned for fewer
 steps. Beside them: AR of the original model, and of the run of `stories_ntp:recipe` with as many updates
-in runs/half_ntp, which learned next tokens alone.
+in runs/third_ntp, which learned next tokens alone.
 """
 
 from ml_collections import ConfigDict
 
 from sbdjax.presets import stories_sbd_sweep
 
-RUN, NTP = "runs/half", "runs/half_ntp"
+RUN, NTP = "runs/third", "runs/third_ntp"
 NTP_LABEL = "NTP alone"
-STEPS = (500, 1000, 2000, 3000)
+STEPS = (500, 1000, 1500, 2000)
 GAMMAS = (0.0, 0.1, 0.4, 0.8, 1.5)
 
 
