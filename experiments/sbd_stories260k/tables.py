@@ -346,13 +346,8 @@ def ntp_term_runs() -> list[dict[str, Any]]:
   return seed_curves().read(HERE / "ntp_term.jsonl")
 
 
-def above_ntp(run: str) -> float:
-  """Next-token loss above that of the runs with the next-token loss alone, mean over seeds."""
-  return seed_curves().spread(seed_curves().above(ntp_term_runs(), run, "NTP"))[0]
-
-
 def above_ntp_shown(run: str, digits: int = 1) -> str:
-  """`+2.2 % [+2.0, +2.4]`: mean over seeds, the least and the most."""
+  """`+2.2 % [+2.0, +2.4]`: next-token loss above that of next tokens alone, mean over seeds, least and most."""
   return seed_curves().shown(
     seed_curves().above(ntp_term_runs(), run, "NTP"), f"+.{digits}f", 100, " %"
   )
