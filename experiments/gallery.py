@@ -80,7 +80,9 @@ ALL = (
     f"{_SBD}/sweep.png", f"{_SBD}/tables.py", "draw_sweep", ("points.jsonl", "speeds.jsonl"),
     _sh(_SBD),
   ),
-  Figure(f"{_SBD}/steps.png", f"{_SBD}/tables.py", "draw_steps", ("steps.jsonl",), _sh(_SBD)),
+  Figure(f"{_SBD}/steps.png", f"{_SBD}/tables.py", "draw_steps",
+    ("training.jsonl", "first_run.jsonl", "points.jsonl"), _sh(_SBD),
+  ),
   Figure(
     f"{_SBD}/ntp_term.png", "seed_curves.py", "draw_recorded", ("ntp_term.jsonl",), _sh(_SBD),
     (f"{_SBD}/ntp_term.jsonl",),

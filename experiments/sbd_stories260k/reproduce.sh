@@ -8,10 +8,13 @@ OUT=experiments/sbd_stories260k
 RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
 BUDGET="--config.train.steps=200 --config.optim.warmup_steps=20 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
 
-# The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD.
+# The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD; the same budget
+# with the next-token loss alone beside it.
 $PY $OUT/collect.py --out=runs/self.npz --temperature 0 0.3 --passes=4 --batch_size=256 \
   --stories="$TINYSTORIES"
 $PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir=runs/recipe \
+  --config.data.path=runs/self.npz
+$PY -m sbdjax train --config=preset:stories_ntp:recipe --workdir=runs/recipe_ntp \
   --config.data.path=runs/self.npz
 # The further run, on twice as many stories: two files, since two processes write them in half the time.
 for seed in 0 1; do
@@ -48,20 +51,17 @@ $PY -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/natural --c
   --config.data.source=text --config.data.path="$VALIDATION" --config.data.split_sizes="(60,1,260)"
 cp runs/natural/points.jsonl $OUT/natural.jsonl
 
-# After fewer updates (Figure 5), and next tokens alone with the same budget.
-THIRD="--config.data.path=runs/self.npz --config.train.steps=2000"
-$PY -m sbdjax train --config=preset:stories_ntp:recipe --workdir=runs/third_ntp $THIRD
-$PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir=runs/third $THIRD \
-  --config.train.max_to_keep=12
-$PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
-cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
-$PY $OUT/held_out.py "NTP alone=runs/third_ntp" SBD=runs/third --corpus=runs/self.npz --out=$OUT/held_out.jsonl
-$PY experiments/gallery.py sbd_stories260k/steps.png
-
-# What the masked half learns from: short runs, three seeds.
+# What the masked half learns from: short runs, three seeds; next tokens alone beside them.
 $PY $OUT/training.py
 $PY -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/training_sweep
 cp runs/training_sweep/points.jsonl $OUT/training.jsonl
+NTP=runs/training/next_tokens_alone
+$PY -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/next_tokens \
+  --grid decoder.name=ar sweep.checkpoint=stories260K,${NTP}_0,${NTP}_1,${NTP}_2
+cp runs/next_tokens/points.jsonl $OUT/next_tokens.jsonl
+
+# After fewer updates (Figure 5), from the records above.
+$PY experiments/gallery.py sbd_stories260k/steps.png
 
 # Rows masked whole for as long as the first run: drafts for verified decoding.
 $PY -m sbdjax train --config=preset:stories_sbd:drafts --workdir=runs/drafts --config.data.path=runs/more.npz

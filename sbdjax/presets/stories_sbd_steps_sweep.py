@@ -2,19 +2,16 @@
 
   python -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
 
-The checkpoints are those of one run of `stories_sbd:recipe` with 2,000 updates in runs/third, whose
-learning rate falls to the end: earlier ones are what that run had by then, not runs planned for fewer
-steps. Beside them: AR of the original model, and of the run of `stories_ntp:recipe` with as many updates
-in runs/third_ntp, which learned next tokens alone.
+The checkpoints are those of one run of `stories_sbd:recipe` in runs/recipe, whose learning
+rate falls to the end: earlier ones are what that run had by then, not runs planned for fewer steps.
 """
 
 from ml_collections import ConfigDict
 
 from sbdjax.presets import stories_sbd_sweep
 
-RUN, NTP = "runs/third", "runs/third_ntp"
-NTP_LABEL = "NTP alone"
-STEPS = (500, 1000, 1500, 2000)
+RUN = "runs/recipe"
+STEPS = (1000, 2000, 4000, 6000)
 GAMMAS = (0.0, 0.1, 0.4, 0.8, 1.5)
 
 
@@ -25,13 +22,8 @@ def get_config() -> ConfigDict:
 
 
 def get_sweep() -> list[dict]:
-  original = stories_sbd_sweep.ORIGINAL
-  beside = [
-    stories_sbd_sweep.ar(original, original),
-    stories_sbd_sweep.ar(NTP, NTP_LABEL),
-  ]
   decoders = [{"decoder.name": "ar"}] + [{"decoder.gamma": gamma} for gamma in GAMMAS]
-  return beside + [
+  return [
     {"sweep.checkpoint": f"{RUN}/checkpoints/{steps}", "sweep.label": f"{steps:,} steps"} | decoder
     for steps in STEPS
     for decoder in decoders

@@ -45,8 +45,7 @@ SMALLER: tuple[dict[str, Any], ...] = (
 )
 
 
-def ar(checkpoint: str, label: str) -> dict:
-  """AR decoding of another model."""
+def _ar(checkpoint: str, label: str) -> dict:
   return {"decoder.name": "ar", "sweep.checkpoint": checkpoint, "sweep.label": label}
 
 
@@ -56,7 +55,7 @@ def _bounds() -> list[dict]:
     for way in VERIFIED
   ]
   bounds = [{"decoder.gamma": gamma} for gamma in GAMMAS]
-  return [ar(ORIGINAL, ORIGINAL), {"decoder.name": "ar"}, *bounds, *verified]
+  return [_ar(ORIGINAL, ORIGINAL), {"decoder.name": "ar"}, *bounds, *verified]
 
 
 def _rules() -> list[dict]:
