@@ -157,8 +157,7 @@ def name_of(row: dict[str, Any]) -> str:
   """What a point is called in tables."""
   decoder, label = row["settings"]["decoder"], row["settings"]["sweep"]["label"]
   if decoder["name"] == "ar":
-    names = {MODEL: "AR", ORIGINAL: f"AR of the original, {ORIGINAL}"}
-    return names.get(label, f"AR of the same training without SBD ({label})")
+    return {MODEL: "AR", ORIGINAL: f"AR of the original, {ORIGINAL}"}[label]
   if decoder["name"] == "sbd_verified":
     second = " and second choices" if decoder["candidates"] else ""
     return f"verified, {decoder['drafting'].replace('_', '-')}{second}, k = {decoder['block_size']}"
@@ -279,7 +278,9 @@ def by_updates() -> dict[str, list[dict[Any, dict[str, Any]]]]:
   }
 
 
-def _over(values: Sequence[Interval], digits: int, scale: float = 1.0, sign: str = "", unit: str = "") -> str:
+def _over(
+  values: Sequence[Interval], digits: int, scale: float = 1.0, sign: str = "", unit: str = ""
+) -> str:
   """The mean with the least and the most of several seeds, or the interval of one."""
   if len(values) == 1:
     return values[0].shown(digits, scale, sign).replace(" ", f"{unit} ", 1)
@@ -304,8 +305,18 @@ def steps() -> str:
         )
       )
     drafted = [paired.tokens_per_forward(seed["verified"]) for seed in seeds]
-    rows.append((updates, "verified, fan-out, k = 8", _over(drafted, 2), "", "the same text", "", ""))
-  head = ("updates", "decoding", "tokens per forward", "judge NLL", "against AR", "distinct-2", "repeats")
+    rows.append(
+      (updates, "verified, fan-out, k = 8", _over(drafted, 2), "", "the same text", "", "")
+    )
+  head = (
+    "updates",
+    "decoding",
+    "tokens per forward",
+    "judge NLL",
+    "against AR",
+    "distinct-2",
+    "repeats",
+  )
   return markdown.table(head, rows)
 
 
@@ -323,7 +334,9 @@ def baselines() -> str:
   """The text of AR: of the original, and after short runs on next tokens alone and by SBD."""
   first, *alone = next_tokens()
   named = [(f"the original, {ORIGINAL}", first, None)]
-  named += [(f"next tokens alone, seed {seed}", row, None) for seed, row in zip(SEEDS, alone, strict=True)]
+  named += [
+    (f"next tokens alone, seed {seed}", row, None) for seed, row in zip(SEEDS, alone, strict=True)
+  ]
   named += [
     (f"SBD, seed {seed}", found["ar"], row)
     for seed, found, row in zip(SEEDS, short_runs(), alone, strict=True)
@@ -351,14 +364,18 @@ def text_price() -> str:
   """`+1.2 % [-0.3, +2.5]`: judge NLL of SBD's AR text beside that of next tokens alone, over seeds."""
   _, *alone = next_tokens()
   pairs = zip(short_runs(), alone, strict=True)
-  return _over([paired.nll_difference(ours["ar"], theirs) for ours, theirs in pairs], 1, 100, "+", " %")
+  return _over(
+    [paired.nll_difference(ours["ar"], theirs) for ours, theirs in pairs], 1, 100, "+", " %"
+  )
 
 
 def baseline_findings() -> str:
   """What the table of AR texts says, in words."""
   first, *alone = next_tokens()
   tuned = _over([paired.nll_difference(row, first) for row in alone], 1, 100, "+", " %")
-  ours = _over([paired.nll_difference(seed["ar"], first) for seed in short_runs()], 1, 100, "+", " %")
+  ours = _over(
+    [paired.nll_difference(seed["ar"], first) for seed in short_runs()], 1, 100, "+", " %"
+  )
   repeated = [
     _over([paired.repetition(row) for row in rows], 3)
     for rows in (alone, [seed["ar"] for seed in short_runs()])
