@@ -66,7 +66,10 @@ METHODS: dict[str, dict[str, Any]] = {
   },
   "prompt look-up of 4": {**_NO_MASKS, "lookup": "text", "lookup_tokens": 4},
   "n-gram look-up of 2": {**_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 2},
-  "n-gram look-up of 4": {**_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 4},
+  "n-gram look-up of 4": {
+    **_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 4, "longest_match": 3, "table_tokens": 4,
+  },
+  "n-gram look-up of 2 to 15": {**_NO_MASKS, "lookup": "ngrams"},
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
   "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
@@ -167,7 +170,9 @@ class Bench:
         own["nats"] = round(self._judge.nll(prompt, judged, result.text_tokens), 4)
       reference = results["AR"].text_tokens
       if result.text_tokens != reference:
-        own["differs"] = difference(decoder, prompt, done[id(decoder)][0], reference, result)
+        own["differs"] = difference(
+          decoder, prompt, done[id(decoder)][0], reference, result.text_tokens
+        )
       runs[name] = own
     seconds = done[id(self._ways["AR"].decoder)][1]
     return {"prompt_tokens": len(prompt), "prefill_seconds": round(seconds, 5), "runs": runs}
@@ -178,10 +183,9 @@ def difference(
   prompt: list[int],
   kept: KeptText,
   reference: list[int],
-  result: Result,
+  ours: list[int],
 ) -> dict[str, Any]:
   """Where a text leaves AR's, and by how much AR's token was better there (logits; None: at an end)."""
-  ours = result.text_tokens
   agreed = next((i for i, (a, b) in enumerate(zip(reference, ours, strict=False)) if a != b), None)
   if agreed is None:
     return {"at": min(len(reference), len(ours)), "gap": None}

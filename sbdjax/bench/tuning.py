@@ -24,6 +24,7 @@ import numpy as np
 from sbdjax.bench import parallel, peers
 from sbdjax.bench.timing import Pass, Summary, TimedDecoder, seconds_a_call, summarise
 from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.causal.ngram_lookup import NGramLookup
 from sbdjax.decode.causal.verified_sbd import VerifiedSBD
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.generate import Result
@@ -48,7 +49,7 @@ class Candidate(NamedTuple):
     widths: tokens that each forward of a round runs. Shapes are fixed: a forward runs those of chains
       and blocks that it has no use for as well, which `Result.query_tokens` does not count.
     chain: tokens that a verification adds if every draft is right.
-    looked_up: drafts that the look-up adds to a forward, where it finds any.
+    looked_up: drafts that the look-up adds to a forward, where it finds any: to most of these forwards.
     found_share: share of the forwards in which it finds any. A guess: it depends on the text.
   """
 
@@ -129,6 +130,8 @@ def candidates(masked: bool, table: str = "") -> list[Candidate]:
 _LOOKED_UP = (2, 4, 7, 15)
 # `Candidate.found_share`; SmolLM2-135M's own table has a draft in 95 % of the forwards.
 _FOUND_IN_TEXT, _FOUND_IN_TABLE = 0.5, 0.95
+# Drafts from a table; only where the text itself matches there are more.
+_FROM_TABLE = NGramLookup().table_tokens
 
 # Settings of a pool, and the chains that it gives with the plain one.
 _POOLS: tuple[tuple[Settings, int], ...] = (({}, 1), ({"pool": "ngrams", "num_candidates": 3}, 4))
@@ -164,12 +167,12 @@ _NO_MASKS: Settings = {"name": "sbd_verified", "drafting": "none"}
 
 
 def _looked_up(candidate: Candidate, number: int, table: str = "") -> Candidate:
-  """`candidate` with so many drafts looked up in the text, and in the table if there is one."""
+  """`candidate` with so many drafts looked up in the text, or as many at most, and fewer in the table."""
   more: Settings = {"lookup": "ngrams", "lookup_table": table} if table else {"lookup": "text"}
   return candidate._replace(
     settings={**candidate.settings, **more, "lookup_tokens": number},
     chain=max(candidate.chain, 1 + number),
-    looked_up=number,
+    looked_up=_FROM_TABLE if table else number,
     found_share=_FOUND_IN_TABLE if table else _FOUND_IN_TEXT,
   )
 
