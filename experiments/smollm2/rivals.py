@@ -14,6 +14,7 @@ import argparse
 import functools
 import pathlib
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--max_tokens", type=int, default=128)
   add("--table", default="", help="file of n-grams for the methods that draft from one")
   add("--threads", type=int, default=2, help="of torch")
+  add("--minutes", type=float, help="stop after the prompt at which they are over")
   add("--raw", required=True, help=".jsonl of prompts, added to")
   add("--out", required=True, help=".jsonl of methods")
   args = parser.parse_args(argv)
@@ -110,6 +112,7 @@ def main(argv: list[str] | None = None) -> int:
   lines = points.read(raw, about) if raw.exists() else []
   provenance, out = record.provenance(), record.JsonLines(raw)
   *_, quickest = methods.values()
+  start = time.perf_counter()
   for i in range(len(lines), len(prompts)):
     prompt = prompts[i]
     kept, seconds = decoder.prefill(AR(), prompt)
@@ -130,7 +133,10 @@ def main(argv: list[str] | None = None) -> int:
     runs = {name: done[name][1] for name in ways}
     lines.append(line | {"runs": runs, "settings": about} | provenance)
     out.append(lines[-1])
-    print(f"{i + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
+    minutes = (time.perf_counter() - start) / 60
+    print(f"{i + 1} of {len(prompts)} prompts, {minutes:.1f} min", file=sys.stderr, flush=True)
+    if args.minutes is not None and minutes > args.minutes:
+      break
   points.write(pathlib.Path(args.out), lines)
   return 0
 
