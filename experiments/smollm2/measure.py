@@ -65,18 +65,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
   "prompt look-up of 4": {**_NO_MASKS, "lookup": "text", "lookup_tokens": 4},
-  "n-gram look-up of 2": {**_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 2},
-  "n-gram look-up of 4": {
-    **_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 4, "longest_match": 3, "table_tokens": 4,
+  **{
+    f"n-gram look-up of {n}": {
+      **_NO_MASKS, "lookup": "ngrams", "lookup_tokens": n, "longest_match": 3, "table_tokens": n,
+    }
+    for n in (2, 4)
   },
-  "n-gram look-up of 2 to 15": {**_NO_MASKS, "lookup": "ngrams"},
+  "n-gram look-up of 1 to 15": {**_NO_MASKS, "lookup": "ngrams"},
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
   "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
   "verified, alternating": _ALTERNATING,
   "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
   "verified, alternating, blocks of 3 + look-up of 2": {**_WITH_LOOKUP, "lookup": "text"},
-  "verified, alternating, blocks of 3 + n-grams of 2": {**_WITH_LOOKUP, "lookup": "ngrams"},
+  "verified, alternating, blocks of 3 + n-grams of 2": {
+    **_WITH_LOOKUP, "lookup": "ngrams", "longest_match": 3, "table_tokens": 2,
+  },
   "verified, fused": {"name": "sbd_verified", "block_size": 4, "drafting": "fused"},
   "verified, fan-out 2": {
     "name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2,

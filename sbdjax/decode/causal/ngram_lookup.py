@@ -28,9 +28,9 @@ from sbdjax.data import assets, ngrams
 from sbdjax.decode.causal.lookup import Found, TextLookup, match_lengths, repeated
 from sbdjax.errors import UsageError
 
-# With the token before them, so many drafts are as many rows as a CPU multiplies at the price of fewer
-# (`nn.summed`); every size more is a program more to compile.
-_SIZES = (2, 4)
+# Between the fewest and the most: with the token before them as many rows as a CPU multiplies at little
+# more than the price of one (`nn.summed`). Every size more is a program more to compile.
+_SIZES = (4,)
 
 
 @pytree.dataclass
@@ -56,7 +56,7 @@ class NGramLookup(TextLookup):
   longest_match: int = pytree.static(default=15)
   shortest_match: int = pytree.static(default=1)
   lookup_table: str = pytree.static(default="")
-  table_tokens: int = pytree.static(default=2)
+  table_tokens: int = pytree.static(default=1)
 
   def __post_init__(self) -> None:
     super().__post_init__()
