@@ -500,16 +500,32 @@ def methods() -> str:
   return markdown.table(head, lines)
 
 
+def all_tables(file: str | pathlib.Path = HERE / "points.jsonl") -> list[Table]:
+  """The fastest settings, every point, and how tokens are wrong."""
+  points, records = recorded(file)
+  return [fastest(points, records), *tables.of_points(points), errors(points, records)]
+
+
+def every_point() -> str:
+  """tables.md."""
+  return tables.markdown(all_tables())
+
+
+def every_point_in_tex() -> str:
+  """tables.tex."""
+  return tables.latex(all_tables())
+
+
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--points", required=True, help="points.jsonl of measure.py")
   parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write to")
   args = parser.parse_args(argv)
 
-  points, records = recorded(args.points)
+  points, _ = recorded(args.points)
   draw(args.out / "one_task.png", points)
-  found = [fastest(points, records), *tables.of_points(points), errors(points, records)]
-  for name, text in (("tables.md", tables.markdown(found)), ("tables.tex", tables.latex(found))):
+  for name, form in (("tables.md", tables.markdown), ("tables.tex", tables.latex)):
+    text = form(all_tables(args.points))
     write_atomically(args.out / name, lambda file, text=text: file.write(text.encode()))
   print(json.dumps({"points": len(points), "written": ["one_task.png", "tables.md", "tables.tex"]}))
   return 0

@@ -118,6 +118,12 @@ def table(records: list[dict]) -> str:
   return "\n".join(["# NFE at equal likelihood of held-out proteins", "", *lines, ""])
 
 
+def recorded_table() -> str:
+  """`table` of this folder's records."""
+  lines = pathlib.Path(__file__).with_name("points.jsonl").read_text().splitlines()
+  return table([json.loads(line) for line in lines])
+
+
 def draw(path: pathlib.Path, records: list[dict] | None = None) -> None:
   """Likelihood of held-out proteins by sampler; bound and entropy of samples; all against NFE.
 
