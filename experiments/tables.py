@@ -259,7 +259,9 @@ def main(argv: list[str] | None = None) -> int:
   what = parser.add_mutually_exclusive_group(required=True)
   what.add_argument("--check", action="store_true", help="say what differs")
   what.add_argument("--write", action="store_true", help="write the tables anew, then check")
-  parser.add_argument("pages", nargs="*", type=pathlib.Path, help="Markdown; default: all, and FILES")
+  parser.add_argument(
+    "pages", nargs="*", type=pathlib.Path, help="Markdown; default: all, and FILES"
+  )
   args = parser.parse_args(argv)
   found = [] if args.pages else check_files(args.write)
   for page in [path.resolve() for path in args.pages] or pages():

@@ -118,10 +118,14 @@ def table(records: list[dict]) -> str:
   return "\n".join(["# NFE at equal likelihood of held-out proteins", "", *lines, ""])
 
 
+def recorded() -> list[dict]:
+  """This folder's records."""
+  return [json.loads(line) for line in (HERE / "points.jsonl").read_text().splitlines()]
+
+
 def recorded_table() -> str:
   """`table` of this folder's records."""
-  lines = pathlib.Path(__file__).with_name("points.jsonl").read_text().splitlines()
-  return table([json.loads(line) for line in lines])
+  return table(recorded())
 
 
 def draw(path: pathlib.Path, records: list[dict] | None = None) -> None:
@@ -130,9 +134,7 @@ def draw(path: pathlib.Path, records: list[dict] | None = None) -> None:
   Bars of the bound: two standard errors over samples. Those of the likelihoods would be of proteins,
   which are the same for all samplers, and as long as the curves are high.
   """
-  if records is None:
-    lines = (HERE / "points.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+  records = recorded() if records is None else records
   points = [r for r in records if "nfe" in r]
   names = dict.fromkeys(filter(None, map(_name, records)))
   style = {name: dict(color=c, marker=m) for name, c, m in zip(

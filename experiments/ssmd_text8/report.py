@@ -94,7 +94,9 @@ def draw(path: pathlib.Path, folder: str | pathlib.Path = "") -> None:
     _losses(losses, curves, styles)
     for name, group in groups.items():
       ys, label = [p["spelling"] for p in group], _MODELS.get(name, name)
-      how = dict(yerr=[2 * (spelling_error(p) or 0.0) for p in group], elinewidth=0.6, **styles[name])
+      how = dict(
+        yerr=[2 * (spelling_error(p) or 0.0) for p in group], elinewidth=0.6, **styles[name]
+      )
       by_nfe.errorbar([p["nfe"] for p in group], ys, label=label, **how)
       by_time.errorbar([1000 * p["seconds_per_sample"] for p in group], ys, **how)
     for name, lines in likelihoods.items():
