@@ -67,7 +67,7 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 # What stands in code, in headings and under pictures, where links lead, and what numbers the points of
 # a list or names an article, is no figure.
 _NO_PROSE = re.compile(
-  r"```.*?```|`[^`\n]*`|!\[[^]]*\]\([^)]*\)|\]\([^)]*\)|^\|[-| ]*\|$|^#[^\n]*$|^\d+\. |arXiv:[\d.]+",
+  r"```.*?```|`[^`\n]*\n?[^`\n]*`|!\[[^]]*\]\([^)]*\)|\]\([^)]*\)|^\|[-| ]*\|$|^#[^\n]*$|^\d+\. |arXiv:[\d.]+",
   re.DOTALL | re.MULTILINE,
 )
 # Not those in names, like 260K.
