@@ -80,8 +80,9 @@ def one_task(shown: Collection[tuple[str, str]] | None = None) -> str:
     of_way = [p for p in points if (p.label, p.decoder["name"]) == (model, name)]
     good = [p for p in of_way if p.values["accuracy"].value >= least]
     if not good:
-      most = max(p.values["accuracy"].value for p in of_way)
-      rows.append((model, wording.method(name), "none as right", f"at most {100 * most:.0f} %", ""))
+      most = max(one.matched(records[p.record]) for p in of_way)
+      exact = f"at most {one.as_percent(most)}"
+      rows.append((model, wording.method(name), "none as right", exact, ""))
       continue
     best = max(good, key=lambda p: p.values["tpf"].value)
     text = one.texts_of(records[best.record], records)

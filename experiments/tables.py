@@ -170,31 +170,37 @@ class Paragraph(NamedTuple):
   no_record: list[str]
 
 
-def paragraphs(text: str) -> Iterator[Paragraph]:
+_CUT = re.compile(rf"(?:(?:{_FIGURES.pattern}|{_NO_RECORD.pattern})\s*)+", re.DOTALL)
+
+
+def parts(text: str) -> list[str]:
   """A page cut after every comment, or group of comments, about figures."""
-  text = _TABLE.sub("", text)
-  cut = re.compile(rf"((?:(?:{_FIGURES.pattern}|{_NO_RECORD.pattern})\s*)+)", re.DOTALL)
-  first = 0
-  for found in cut.finditer(text):
-    yield _paragraph(text[first : found.start()], found.group(0))
-    first = found.end()
-  yield _paragraph(text[first:], "")
+  ends = [found.end() for found in _CUT.finditer(text)]
+  return [text[first:last] for first, last in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-def _paragraph(prose: str, comments: str) -> Paragraph:
-  figures = [
-    (file, *(part.strip() for part in entry.split(" = ", 1)))
-    for file, entries in _FIGURES.findall(comments)
-    for entry in entries.split(";")
-  ]
-  no_record = [part.strip() for of in _NO_RECORD.findall(comments) for part in of.split(";")]
-  return Paragraph(_NO_PROSE.sub(" ", _COMMENT.sub("", prose)), figures, no_record)
+def paragraphs(text: str) -> Iterator[Paragraph]:
+  """The parts of a page, read."""
+  for part in parts(_TABLE.sub("", text)):
+    figures = [
+      (file, *(word.strip() for word in entry.split(" = ", 1)))
+      for file, entries in _FIGURES.findall(part)
+      for entry in entries.split(";")
+    ]
+    no_record = [word.strip() for of in _NO_RECORD.findall(part) for word in of.split(";")]
+    yield Paragraph(_NO_PROSE.sub(" ", _COMMENT.sub("", part)), figures, no_record)
+
+
+@functools.cache
+def pattern_of(figure: str) -> re.Pattern[str]:
+  """A figure by itself, lines broken anywhere."""
+  words = r"\s+".join(map(re.escape, figure.split()))
+  return re.compile(rf"(?<![\w.,+-]){words}(?![\d]|[.,]\d)")
 
 
 def _has(prose: str, figure: str) -> re.Match | None:
-  """Where a figure stands by itself, lines broken anywhere."""
-  words = r"\s+".join(map(re.escape, figure.split()))
-  return re.search(rf"(?<![\w.,+-]){words}(?![\d]|[.,]\d)", prose)
+  """Where a figure stands."""
+  return pattern_of(figure).search(prose)
 
 
 def check_paragraph(paragraph: Paragraph, whole: bool) -> Iterator[str]:

@@ -15,6 +15,7 @@ import sbdjax
 from sbdjax import field_docs, losses, presets
 from sbdjax.cli import VERBS
 from sbdjax.decode import registry
+from sbdjax.evals.tasks import registry as tasks
 from sbdjax.train.settings import schema
 from tests.test_project import PROJECT
 
@@ -210,3 +211,9 @@ def test_the_citation_and_the_container_know_this_version_and_these_commands():
   assert (
     '"make", "quickstart"' in container and "make test" in container and "EXTRA=cuda" in container
   )
+
+
+def test_every_benchmark_is_on_the_page_of_benchmarks():
+  page = (DOCS / "evaluation.md").read_text()
+  for name in tasks.tasks():
+    assert all(f"`{word}`" in page for word in name.split(":")), name
