@@ -12,7 +12,7 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16
 
-.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz parity tables docs kernels-aot lint format clean
+.PHONY: quickstart quickstart-short smollm2 test test-all faults fuzz parity harness tables docs kernels-aot lint format clean
 
 quickstart: $(STAMP)
 	@$(RUN) -m sbdjax quickstart
@@ -55,6 +55,19 @@ parity: $(PARITY)
 $(PARITY): $(DEV)
 	@$(RUN) -m pip install --quiet --disable-pip-version-check \
 	  $(if $(PARITY_INDEX),--extra-index-url $(PARITY_INDEX)) --editable ".[dev,parity]"
+	@touch $@
+
+# Beside lm-evaluation-harness and math-verify, which the other targets do not install. IFEval counts
+# sentences with data of nltk.
+HARNESS       := $(VENV)/.installed-harness
+HARNESS_TESTS := tests/evals/tasks tests/cli/test_evaluate_tasks.py
+
+harness: $(HARNESS)
+	SBDJAX_HARNESS=1 $(RUN) -m pytest -n 2 --dist loadfile $(HARNESS_TESTS)
+
+$(HARNESS): $(DEV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable ".[dev,eval]"
+	@$(RUN) -m nltk.downloader -q punkt_tab
 	@touch $@
 
 # Every table of the READMEs anew, from the records; says what else differs.

@@ -28,6 +28,10 @@ os.environ["SBDJAX_TUNED_DIR"] = os.path.join(os.devnull, "tuned")
 if os.environ.get("SBDJAX_PARITY"):
   for _name in ("torch", "transformers"):
     assert importlib.util.find_spec(_name), f'{_name} is missing: pip install -e ".[parity]"'
+# By `make harness`.
+if os.environ.get("SBDJAX_HARNESS"):
+  for _name in ("lm_eval", "math_verify"):
+    assert importlib.util.find_spec(_name), f'{_name} is missing: pip install -e ".[eval]"'
 
 import chex  # noqa: E402
 import pytest  # noqa: E402

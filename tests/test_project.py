@@ -46,6 +46,19 @@ def test_parity_runs_every_test_that_is_skipped_without_its_extra():
   assert "make parity" in read(".github/workflows/parity.yml")
 
 
+def test_the_harness_runs_every_test_that_is_skipped_without_its_extra():
+  makefile = read("Makefile")
+  (named,) = re.findall(r"^HARNESS_TESTS := (.*)$", makefile, re.MULTILINE)
+  folders = [ROOT / name for name in named.split()]
+  assert all(path.exists() for path in folders)
+  skips = r"importorskip\(\s*\"(lm_eval|math_verify)"
+  tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path != pathlib.Path(__file__)]
+  found = [path for path in tests if re.search(skips, path.read_text())]
+  assert len(found) >= 3
+  assert not [p for p in found if not any(p.is_relative_to(f) for f in folders)]
+  assert "make harness" in read(".github/workflows/harness.yml")
+
+
 def test_the_changelog_knows_the_version_and_every_old_name_of_a_preset():
   text = read("CHANGELOG.md")
   assert f"\n## {PROJECT['version']}\n" in text and "\n## Unreleased\n" in text

@@ -18,6 +18,11 @@ $PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data="$DATA" --dtype=float32 -
 $PY $OUT/tables.py $OUT/smollm2_135m.jsonl
 $PY $OUT/tables.py $OUT/smollm2_135m_wikitext.jsonl
 
+# The same requests by `transformers` on the same weights (extra `parity`).
+$PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data="$DATA" --dtype=float32 \
+  --tasks=hellaswag,arc_easy,piqa --offset=500 --limit=60 --out=runs/ours.jsonl
+$PY $OUT/beside_transformers.py runs/ours.jsonl --data="$DATA" --out=$OUT/beside_transformers.jsonl
+
 # Answers by AR and by lossless decoders: two idle cores, about half an hour.
 ADAPTER=sbdjax/assets/smollm2_135m_sbd_adapter.safetensors
 for task in "gsm8k_cot_llama --num_fewshot=0 --limit=60" "ifeval --max_tokens=256 --limit=40"; do

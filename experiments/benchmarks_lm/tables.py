@@ -20,6 +20,7 @@ PUBLISHED = {"hellaswag": ("acc_norm", 40.9), "piqa": ("acc_norm", 66.3)}
 PUBLISHED_ARC = ("acc_norm", 37.3)
 RECORDS = pathlib.Path(__file__).resolve().parent / "smollm2_135m.jsonl"
 WIKITEXT = RECORDS.with_name("smollm2_135m_wikitext.jsonl")
+BESIDE = RECORDS.with_name("beside_transformers.jsonl")
 ANSWERS = pathlib.Path(__file__).resolve().parent / "answers.jsonl"
 # Metrics that are shares, shown in per cent.
 _SHARES = ("acc", "acc_norm", "acc_bytes")
@@ -110,6 +111,35 @@ def beside_authors() -> str:
   """Recorded metrics beside those that the model's authors report."""
   _, items = read(RECORDS)
   return published_table(outcomes(items), items)
+
+
+def beside() -> list[dict[str, Any]]:
+  """The same items by `transformers` on the same weights, a record of each task."""
+  return [json.loads(line) for line in BESIDE.read_text().splitlines()]
+
+
+def beside_transformers() -> str:
+  """Our log-likelihoods of choices and metrics beside those of `transformers`."""
+  rows = [
+    "| task | items | choices | largest difference, nats | same choice | metric | here [95 % interval] | transformers |",
+    "|---|---|---|---|---|---|---|---|",
+  ]
+  for record in beside():
+    for metric in ("acc", "acc_norm"):
+      ours, theirs = (
+        shown(metric, Interval(*record[name][metric])) for name in ("ours", "transformers")
+      )
+      same = f"{record['same_answers']} of {record['items']}"
+      rows.append(
+        f"| {record['task']} | {record['items']} | {record['choices']} | {record['largest_difference']:.1e} "
+        f"| {same} | {metric} | {ours} | {theirs} |"
+      )
+  return "\n".join(rows) + "\n"
+
+
+def largest_difference() -> float:
+  """Nats, over all choices of all tasks."""
+  return max(record["largest_difference"] for record in beside())
 
 
 def in_short() -> str:

@@ -12,11 +12,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from sbdjax.bootstrap import Interval
 from sbdjax.evals import markdown, paired
 
 HERE = pathlib.Path(__file__).resolve().parent
 DRAFTS = "runs/drafts"  # where reproduce.sh trains it
-SHIPPED = "stories260K-sbd"
+SHIPPED, ORIGINAL = "stories260K-sbd", "stories260K"
+RECORDS = ("drafts.jsonl", "points.jsonl")  # of the one and of the other weights
 
 
 @functools.cache
@@ -32,8 +34,8 @@ def short_runs() -> dict[str, list[dict[Any, dict[str, Any]]]]:
 
 
 def over_seeds(values: Sequence[float], form: str) -> str:
-  """`mean (least to most)`."""
-  return f"{sum(values) / len(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+  """`mean [least, most]`."""
+  return f"{sum(values) / len(values):{form}} [{min(values):{form}}, {max(values):{form}}]"
 
 
 def training() -> str:
@@ -48,7 +50,7 @@ def training() -> str:
       (
         name,
         over_seeds([seed["ar"]["judge_nll"] for seed in seeds], ".3f"),
-        *(f"{over_seeds(cost, '+.0f')} %" for cost in costs),
+        *(over_seeds(cost, "+.0f").replace(" ", " % ", 1) for cost in costs),
         over_seeds([seed[0.4]["tpf"] for seed in seeds], ".2f"),
         over_seeds([seed["verified"]["tpf"] for seed in seeds], ".2f"),
       )
@@ -57,6 +59,24 @@ def training() -> str:
     "masked half learns from", "AR judge NLL", "gamma 0", "gamma 0.1", "gamma 0.4",
     "tokens per forward at 0.4", "verified, fan-out",
   )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def training_texts() -> str:
+  """Diversity and repetition of the short runs' texts: means over seeds."""
+  ways = {"ar": "AR", 0.0: "gamma 0", 0.1: "gamma 0.1", 0.4: "gamma 0.4"}
+  rows = [
+    (
+      name,
+      said,
+      over_seeds([seed[way]["judge_nll"] for seed in seeds], ".3f"),
+      over_seeds([seed[way]["distinct_2"] for seed in seeds], ".3f"),
+      over_seeds([seed[way]["repetition"] for seed in seeds], ".3f"),
+    )
+    for name, seeds in short_runs().items()
+    for way, said in ways.items()
+  ]
+  head = ("masked half learns from", "decoding", "judge NLL", "distinct-2", "repeats")
   return markdown.table(head, rows)
 
 
@@ -83,7 +103,7 @@ def training_findings() -> str:
 @functools.cache
 def long_runs() -> dict[str, list[dict[str, Any]]]:
   """Checkpoint -> records, of the shipped weights and of the run on rows masked whole."""
-  rows = [*paired.read(HERE / "drafts.jsonl"), *paired.read(HERE / "points.jsonl")]
+  rows = [row for name in RECORDS for row in paired.read(HERE / name)]
   return {
     name: [row for row in rows if row["settings"]["sweep"]["checkpoint"] == name]
     for name in (DRAFTS, SHIPPED)
@@ -105,59 +125,65 @@ VERIFIED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+BOUNDS: dict[str, dict[str, Any]] = {
+  f"SBD, entropy bound, gamma = {gamma:g}": {"rule": "eb_entropy", "gamma": gamma, "block_size": 8}
+  for gamma in (0.0, 0.1, 0.4)
+}
+
+
+def same_prompts() -> bool:
+  """Whether the original wrote the same texts in both records, so that their prompts are the same."""
+  found = [markdown.find(paired.read(HERE / name), ORIGINAL, name="ar") for name in RECORDS]
+  return paired.same_text(*found)
+
+
 def drafts() -> str:
   """Rows masked whole for as long as the first run of the shipped weights, beside these."""
   rows: list[tuple[Any, ...]] = []
-  ar = {name: of(name, name="ar") for name in (DRAFTS, SHIPPED)}
-  for name, decoder in {"AR": {"name": "ar"}, **VERIFIED}.items():
-    found = {key: of(key, **decoder) for key in ar}
-    rows.append(
-      (
-        name,
-        *(
-          cell
-          for key, row in found.items()
-          for cell in (
-            paired.tokens_per_forward(row).shown(2),
-            paired.judge_nll(row).shown(3) if name == "AR" else "the same text",
-          )
-        ),
+  for name, decoder in {"AR": {"name": "ar"}, **VERIFIED, **BOUNDS}.items():
+    for checkpoint, weights in ((DRAFTS, "rows masked whole"), (SHIPPED, "shipped")):
+      row, own = of(checkpoint, **decoder), of(checkpoint, name="ar")
+      rows.append(
+        (
+          name,
+          weights,
+          paired.tokens_per_forward(row).shown(2),
+          paired.judge_nll(row).shown(3),
+          markdown.against(row, own),
+          f"{row['distinct_2']:.3f}",
+          paired.repetition(row).shown(3),
+        )
       )
-    )
-  for gamma in (0.0, 0.1, 0.4):
-    found = {key: of(key, rule="eb_entropy", gamma=gamma, block_size=8) for key in ar}
-    rows.append(
-      (
-        f"SBD, entropy bound, gamma = {gamma:g}",
-        *(
-          cell
-          for key, row in found.items()
-          for cell in (
-            paired.tokens_per_forward(row).shown(2),
-            markdown.percent(paired.nll_difference(row, ar[key])),
-          )
-        ),
-      )
-    )
   head = (
-    "decoding", "rows masked whole: tokens per forward", "judge NLL", "shipped: tokens per forward",
-    "judge NLL",
+    "decoding", "weights", "tokens per forward", "judge NLL", "against AR of the same weights", "distinct-2",
+    "repeats",
   )  # fmt: skip
   return markdown.table(head, rows)
 
 
+def fan_out(checkpoint: str = DRAFTS, candidates: bool = False) -> Interval:
+  """Tokens per forward of verified decoding with fan-out, k = 8."""
+  row = of(checkpoint, drafting="fan_out", block_size=8, candidates=candidates)
+  return paired.tokens_per_forward(row)
+
+
+def ar_cost() -> Interval:
+  """Judge NLL of AR with rows masked whole above that of AR with the shipped weights."""
+  return paired.nll_difference(*(of(checkpoint, name="ar") for checkpoint in (DRAFTS, SHIPPED)))
+
+
 def drafts_findings() -> str:
   """What the table of the long run says, in words."""
-  plain, second = (VERIFIED[name] for name in list(VERIFIED)[1:])
+  if not same_prompts():
+    raise ValueError("the original wrote other texts in one of the records: its prompts are others")
   speed = {
-    key: [paired.tokens_per_forward(of(key, **way)) for way in (plain, second)]
+    key: [fan_out(key, candidates).shown(2) for candidates in (False, True)]
     for key in (DRAFTS, SHIPPED)
   }
-  ours, theirs = (of(key, name="ar") for key in (DRAFTS, SHIPPED))
-  ntp = markdown.percent(paired.nll_difference(ours, theirs))
+  ntp = markdown.percent(ar_cost())
   return (
-    f"Verified decoding has {speed[DRAFTS][0].shown(2)} tokens per forward with fan-out and {speed[DRAFTS][1].shown(2)} "
-    f"with second choices, where the shipped weights have {speed[SHIPPED][0].value:.2f} and {speed[SHIPPED][1].value:.2f} after "
+    f"Verified decoding has {speed[DRAFTS][0]} tokens per forward with fan-out and {speed[DRAFTS][1]} "
+    f"with second choices, where the shipped weights have {speed[SHIPPED][0]} and {speed[SHIPPED][1]} after "
     f"more than twice as many updates. The AR text that it reproduces is {ntp} above theirs in judge NLL, and reveal "
     "rules are useless with these weights. They are not shipped."
   )
@@ -165,7 +191,7 @@ def drafts_findings() -> str:
 
 def main(argv: list[str] | None = None) -> int:
   argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
-  print(training(), training_findings(), drafts(), sep="\n\n")
+  print(training(), training_texts(), training_findings(), drafts(), sep="\n\n")
   return 0
 
 

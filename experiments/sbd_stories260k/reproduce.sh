@@ -6,14 +6,14 @@ set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/sbd_stories260k
 RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
-BUDGET="--config.train.steps=300 --config.optim.warmup_steps=30 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
+BUDGET="--config.train.steps=200 --config.optim.warmup_steps=20 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
 
 # The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD; the same budget
 # with the next-token loss alone beside it.
 $PY $OUT/collect.py --out=runs/self.npz --temperature 0 0.3 --passes=4 --batch_size=256 \
   --stories="$TINYSTORIES"
 $PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir=runs/recipe \
-  --config.data.path=runs/self.npz --config.train.max_to_keep=12
+  --config.data.path=runs/self.npz
 $PY -m sbdjax train --config=preset:stories_ntp:recipe --workdir=runs/recipe_ntp \
   --config.data.path=runs/self.npz
 # The further run, on twice as many stories: two files, since two processes write them in half the time.
@@ -28,17 +28,20 @@ $PY -m sbdjax train --config=preset:stories_sbd:further --workdir=runs/further \
 $PY $OUT/export.py runs/further sbdjax/assets/stories260K_sbd.safetensors \
   --made_by="experiments/sbd_stories260k/reproduce.sh"
 
-# Role of the NTP term (paper: Figure 4, Table 2): three runs with one budget on the raw stories.
-$PY -m sbdjax train --config=preset:stories_ntp --workdir=runs/raw_ntp $RAW $BUDGET
-$PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd $RAW $BUDGET
-$PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_no_ntp $RAW $BUDGET \
-  --config.loss.ntp_weight=0
-$PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=runs/raw_sbd_no_ntp" \
-  --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
+# Role of the NTP term (paper: Figure 4, Table 2): three trainings with one budget on the raw stories, three seeds.
+runs=()
+for seed in 0 1 2; do
+  SEED="--config.train.seed=$seed"
+  $PY -m sbdjax train --config=preset:stories_ntp --workdir=runs/raw_ntp_$seed $RAW $BUDGET $SEED
+  $PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_$seed $RAW $BUDGET $SEED
+  $PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_no_ntp_$seed $RAW $BUDGET $SEED \
+    --config.loss.ntp_weight=0
+  runs+=("NTP=runs/raw_ntp_$seed" "SBD=runs/raw_sbd_$seed" "SBD without the NTP term=runs/raw_sbd_no_ntp_$seed")
+done
+$PY experiments/seed_curves.py "${runs[@]}" --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
 
 # Quality against speed (paper: Table 1): every text first, then the speeds of all points in turns, which needs
-# an idle machine (--config.sweep.repeats=0 leaves them out). The variant `recipe` has the text of
-# runs/recipe_ntp as well.
+# an idle machine (--config.sweep.repeats=0 leaves them out).
 $PY -m sbdjax sweep --config=preset:stories_sbd_sweep:rules --workdir=runs/sweep \
   --config.sweep.timed_prompts=16
 cp runs/sweep/*.jsonl $OUT/
@@ -48,15 +51,17 @@ $PY -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/natural --c
   --config.data.source=text --config.data.path="$VALIDATION" --config.data.split_sizes="(60,1,260)"
 cp runs/natural/points.jsonl $OUT/natural.jsonl
 
-# After fewer steps (Figure 5).
-$PY -m sbdjax sweep --config=preset:stories_sbd_steps_sweep --workdir=runs/steps_sweep
-cp runs/steps_sweep/points.jsonl $OUT/steps.jsonl
-$PY experiments/gallery.py sbd_stories260k/steps.png
-
-# What the masked half learns from: short runs, three seeds.
+# What the masked half learns from: short runs, three seeds; next tokens alone beside them.
 $PY $OUT/training.py
 $PY -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/training_sweep
 cp runs/training_sweep/points.jsonl $OUT/training.jsonl
+NTP=runs/training/next_tokens_alone
+$PY -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/next_tokens \
+  --grid decoder.name=ar sweep.checkpoint=stories260K,${NTP}_0,${NTP}_1,${NTP}_2
+cp runs/next_tokens/points.jsonl $OUT/next_tokens.jsonl
+
+# After fewer updates (Figure 5), from the records above.
+$PY experiments/gallery.py sbd_stories260k/steps.png
 
 # Rows masked whole for as long as the first run: drafts for verified decoding.
 $PY -m sbdjax train --config=preset:stories_sbd:drafts --workdir=runs/drafts --config.data.path=runs/more.npz

@@ -25,7 +25,7 @@ DATA = {
 }
 
 
-# Found by experiments/sbd_stories260k: see its README for what was tried.
+# The first of the two trainings of experiments/sbd_stories260k.
 RECIPE = {
   "loss.block_size_min": 4,
   "loss.block_size_max": 8,

@@ -3,9 +3,8 @@
   python -m sbdjax sweep --config=preset:stories_sbd_sweep --workdir=runs/sweep
 
 Variants: `bounds` (AR of the original model and of this one, EB decoding over gamma, verified
-decoding), `rules` (these, and the other reveal rules, of which top_k is the vanilla one: a fixed
-number of tokens per forward) and `recipe` (these, and the text of the next-token fine-tuned model of
-experiments/sbd_stories260k/reproduce.sh, runs/recipe_ntp).
+decoding) and `rules` (these, and the other reveal rules, of which top_k is the vanilla one: a fixed
+number of tokens per forward).
 
 Prompts are the beginnings of 240 test stories, on which no choice was made; the judge is the model SBD
 was fine-tuned from.
@@ -18,7 +17,7 @@ from ml_collections import ConfigDict
 
 from sbdjax.presets import Variants
 
-ORIGINAL, NTP = "stories260K", "runs/recipe_ntp"
+ORIGINAL = "stories260K"
 GAMMAS = (0.0, 0.01, 0.1, 0.2, 0.4, 0.8, 1.5)
 VERIFIED: tuple[dict[str, Any], ...] = (
   {"drafting": "fused", "block_size": 4},
@@ -42,6 +41,7 @@ SMALLER: tuple[dict[str, Any], ...] = (
     {"decoder.rule": "confidence_threshold", "decoder.tau": tau}
     for tau in RULES["confidence_threshold"][1][1:]
   ),
+  *({"decoder.rule": "top_k", "decoder.tokens_per_step": n} for n in RULES["top_k"][1]),
 )
 
 
@@ -68,13 +68,7 @@ def _rules() -> list[dict]:
   return [*_bounds(), *others, *smaller]
 
 
-VARIANTS: Variants[Callable[[], list[dict]]] = Variants(
-  {
-    "bounds": _bounds,
-    "rules": _rules,
-    "recipe": lambda: [*_rules(), _ar(NTP, "NTP fine-tuned")],
-  }
-)
+VARIANTS: Variants[Callable[[], list[dict]]] = Variants({"bounds": _bounds, "rules": _rules})
 
 
 def get_config(variant: str = VARIANTS.default) -> ConfigDict:

@@ -3,7 +3,8 @@
   python -m sbdjax sweep --config=preset:stories_sbd_training_sweep --workdir=runs/training_sweep
 
 The checkpoints are the runs of experiments/sbd_stories260k/training.py, which trains every variant in
-`TRAININGS` with the seeds in `SEEDS`. Prompts and judge are those of `stories_sbd_sweep`.
+`TRAININGS` with the seeds in `SEEDS`, and `BASELINE` beside them, which is no point here. Prompts and
+judge are those of `stories_sbd_sweep`.
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
   "all rows masked whole": {"loss.full_mask_fraction": 1.0},
   "half labels, half teacher": {"loss.teacher_weight": 0.5},
 }
+BASELINE = "next tokens alone"  # `stories_ntp:recipe`, which AR decodes
 SEEDS = (0, 1, 2)
 DECODERS: tuple[dict[str, Any], ...] = (
   {"decoder.name": "ar"},

@@ -31,3 +31,19 @@ def test_tables(tmp_path):
   wide, narrow = 0.5, 0.5  # of arc_challenge below and above its 0.5
   assert average.low == pytest.approx(0.625 - (wide**2 + 0.5**2) ** 0.5 / 2)
   assert average.high == pytest.approx(0.625 + (narrow**2 + 0.25**2) ** 0.5 / 2)
+
+
+def test_the_table_beside_transformers(tmp_path, monkeypatch):
+  module = script("benchmarks_lm/tables")
+  metrics = {"acc": [0.5, 0.25, 0.75], "acc_norm": [0.4, 0.3, 0.5]}
+  common = dict(items=4, choices=16, same_answers=4, ours=metrics, transformers=metrics)
+  lines = [
+    common | dict(task="a", largest_difference=2e-5),
+    common | dict(task="b", largest_difference=3e-6),
+  ]
+  path = tmp_path / "beside.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  monkeypatch.setattr(module, "BESIDE", path)
+  row = "| a | 4 | 16 | 2.0e-05 | 4 of 4 | acc | 50.0 [25.0, 75.0] % | 50.0 [25.0, 75.0] % |"
+  assert row in module.beside_transformers()
+  assert module.largest_difference() == 2e-5

@@ -1,6 +1,7 @@
 """Requests and metrics of lm-evaluation-harness's own tasks, given the same documents; its adapter.
 
-Needs the extra `eval`; the documents are those beside the project.
+Needs the extra `eval` (`make harness`). The documents are some that were written for these tests, and the
+published ones where they lie beside the project.
 """
 
 import importlib
@@ -16,8 +17,8 @@ from sbdjax.evals.tasks.run import outcome
 from sbdjax.evals.tasks.task import Rolling, Scored
 from sbdjax.interop.pretrained import load_pretrained
 from tests.cli import checkpoints
-from tests.evals.tasks import documents
-from tests.helpers import require_shared
+from tests.evals.tasks import documents, written
+from tests.helpers import shared_dir
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra `eval`: lm_eval is not installed")
 datasets = pytest.importorskip("datasets")
@@ -98,20 +99,37 @@ def harness_task(file, docs, shots=()):
   return built
 
 
-def cases(name):
-  """(harness's task, our items) of groups of documents: one, or one a subject."""
-  files = Files(require_shared("data"))
+WRITTEN, PUBLISHED = "written", "published"
+SHARED = shared_dir()
+SOURCES = [WRITTEN] + [PUBLISHED] * (SHARED is not None and (SHARED / "data").is_dir())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  """Source of documents -> its folder."""
+  return {
+    WRITTEN: written.write(tmp_path_factory.mktemp("data")),
+    PUBLISHED: SHARED and SHARED / "data",
+  }
+
+
+def cases(name, folder, first=0):
+  """(harness's task, our items) of groups of documents: one, or one a subject.
+
+  Args:
+    first: number of the first document.
+  """
+  files = Files(folder)
   task = registry.find(name)
   file, convert = TASKS[name]
   docs = list(task.read(files))
   if not name.startswith("mmlu"):
-    first = OFFSETS.get(name, 0)
     some = docs[first : first + COUNT]
     items = task.items(files, offset=first, limit=COUNT)
     yield harness_task(file, [convert(doc) for doc in some]), items
     return
   pool = list(task.shots.read(files))
-  for subject in ("abstract_algebra", "us_foreign_policy", "high_school_us_history"):
+  for subject in written.SUBJECTS:
     numbers = [i for i, doc in enumerate(docs) if doc["subject"] == subject][:4]
     shots = [doc for doc in pool if doc["subject"] == subject]
     items = [task.items(files, num_fewshot=SHOTS, offset=i, limit=1)[0] for i in numbers]
@@ -126,11 +144,16 @@ def scores(count, rng):
   return [(float(x), bool(rng.integers(2))) for x in -10 * rng.random(count)]
 
 
+def first_of(name, source):
+  return OFFSETS.get(name, 0) if source == PUBLISHED else 0
+
+
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", TASKS)
-def test_requests_and_metrics_are_the_harness_s(name):
+def test_requests_and_metrics_are_the_harness_s(name, source, data):
   task, rng = registry.find(name), np.random.default_rng(0)
   ours, theirs = [], []
-  for built, items in cases(name):
+  for built, items in cases(name, data[source], first_of(name, source)):
     built.build_all_requests()
     groups = {}
     for instance in built.instances:
@@ -157,10 +180,11 @@ def template(messages, add_generation_prompt=True):
   return "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<bot>" * add_generation_prompt
 
 
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("multiturn", [True, False])
 @pytest.mark.parametrize("name", ["arc_easy", "winogrande", "mmlu"])
-def test_conversations_are_the_harness_s(name, multiturn):
-  for built, items in cases(name):
+def test_conversations_are_the_harness_s(name, multiturn, source, data):
+  for built, items in cases(name, data[source], first_of(name, source)):
     how = dict(apply_chat_template=True, chat_template=template, fewshot_as_multiturn=multiturn)
     built.build_all_requests(**how)
     expected = [tuple(i.args) for i in built.instances]

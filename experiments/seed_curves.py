@@ -1,0 +1,149 @@
+"""Held-out losses of trainings with several seeds: a record of every run, a picture, figures for tables.
+
+  python experiments/seed_curves.py --record=ntp_term.jsonl NTP=runs/ntp_0 NTP=runs/ntp_1 SBD=runs/sbd_0
+  python experiments/seed_curves.py --record=ntp_term.jsonl --out=ntp_term.png
+
+Runs that share a name are seeds of one training. A line of the record is a run: its curves, settings,
+command, commit and packages, as its workdir has them. Lines in the picture are means over seeds, bands
+reach from the least to the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sbdjax import figures
+from sbdjax.evals import record
+
+UNITS = {False: ("nats per token", 1.0), True: ("bits per character", 1 / math.log(2))}
+METRICS = {
+  "eval/ntp_loss": "next-token loss, held out",
+  "eval/masked_loss": "masked loss, held out",
+}
+_KEPT = ("git_commit", "git_modified", "packages", "python", "platform")
+
+Run = Mapping[str, Any]
+
+
+def run_of(name: str, workdir: pathlib.Path, metrics: Sequence[str], bits: bool = False) -> Run:
+  """What is recorded of a run."""
+  unit, scale = UNITS[bits]
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  curves = {
+    metric: [[line["step"], scale * line[metric]] for line in lines if metric in line]
+    for metric in metrics
+  }
+  settings = json.loads((workdir / "config.json").read_text())
+  around = json.loads((workdir / "env.json").read_text())
+  return {
+    "run": name,
+    "seed": settings["train"]["seed"],
+    "unit": unit,
+    "curves": {metric: curve for metric, curve in curves.items() if curve},
+    "settings": settings,
+    "device": ", ".join(dict.fromkeys(around["devices"])),
+    "command": record.command(around["command"]),
+    **{name: around[name] for name in _KEPT},
+  }
+
+
+def read(path: pathlib.Path | str) -> list[dict[str, Any]]:
+  """The recorded runs."""
+  return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+def last(runs: Sequence[Run], name: str, metric: str = "eval/ntp_loss") -> dict[int, float]:
+  """Seed -> a metric at the end of training; empty where the training has no such metric."""
+  return {
+    run["seed"]: run["curves"][metric][-1][1]
+    for run in runs
+    if run["run"] == name and metric in run["curves"]
+  }
+
+
+def above(
+  runs: Sequence[Run], name: str, reference: str, metric: str = "eval/ntp_loss"
+) -> list[float]:
+  """By how much a training ends above another, as a share of it, seed by seed.
+
+  Raises:
+    ValueError: they have other seeds.
+  """
+  ours, theirs = last(runs, name, metric), last(runs, reference, metric)
+  if ours.keys() != theirs.keys():
+    raise ValueError(f"{name} has seeds {sorted(ours)}, {reference} {sorted(theirs)}")
+  return [ours[seed] / theirs[seed] - 1 for seed in sorted(ours)]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+  """(mean, least, most) over seeds."""
+  return sum(values) / len(values), min(values), max(values)
+
+
+def shown(values: Sequence[float], form: str, scale: float = 1.0, unit: str = "") -> str:
+  """`mean [least, most]`, or the value alone of one seed."""
+  mean, least, most = (f"{scale * x:{form}}" for x in spread(values))
+  bounds = f" [{least}, {most}]" if len(values) > 1 else ""
+  return f"{mean}{unit}{bounds}"
+
+
+def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
+  """A panel for each metric, a colour for each training; a PDF is written beside the PNG."""
+  names = list(dict.fromkeys(run["run"] for run in runs))
+  metrics = list(dict.fromkeys(metric for run in runs for metric in run["curves"]))
+  columns = min(len(names), 3)
+  with figures.drawing(path, figures.PAGE, 2.3 + 0.15 * math.ceil(len(names) / columns)) as figure:
+    panels = figure.subplots(1, len(metrics), squeeze=False)[0]
+    for panel, metric in zip(panels, metrics, strict=True):
+      for number, name in enumerate(names):
+        curves = [r["curves"][metric] for r in runs if r["run"] == name and metric in r["curves"]]
+        if not curves:
+          continue
+        steps = [step for step, _ in curves[0]]
+        seeds = [
+          spread(values) for values in zip(*([v for _, v in c] for c in curves), strict=True)
+        ]
+        mean, least, most = zip(*seeds, strict=True)
+        colour, marker = figures.COLOURS[number], figures.MARKERS[number]
+        panel.plot(steps, mean, color=colour, marker=marker, markersize=2.5, label=name)
+        panel.fill_between(steps, least, most, color=colour, alpha=0.2, linewidth=0)
+      panel.set(xlabel="update", ylabel=runs[0]["unit"], title=METRICS.get(metric, metric))
+      panel.xaxis.set_major_formatter("{x:,.0f}")
+    figures.legend_below(figure, columns)
+
+
+def draw_recorded(path: pathlib.Path, name: str) -> None:
+  """`draw` of a record, which is named below experiments/."""
+  draw(read(pathlib.Path(__file__).resolve().parent / name), path)
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("runs", nargs="*", help="NAME=WORKDIR; none: what is recorded")
+  parser.add_argument("--metrics", default=",".join(METRICS))
+  parser.add_argument("--bits", action="store_true", help="bits instead of nats")
+  parser.add_argument("--record", type=pathlib.Path, required=True, help="the JSON lines")
+  parser.add_argument("--out", type=pathlib.Path, help="the PNG; default: none is drawn")
+  args = parser.parse_args(argv)
+  if args.runs:
+    pairs = [run.partition("=") for run in args.runs]
+    runs = [
+      run_of(name, pathlib.Path(workdir), args.metrics.split(","), args.bits)
+      for name, _, workdir in pairs
+    ]
+    args.record.write_text("".join(json.dumps(run) + "\n" for run in runs))
+  if args.out:
+    draw(read(args.record), args.out)
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
