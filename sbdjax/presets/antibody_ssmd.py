@@ -32,12 +32,12 @@ VARIANTS = Variants(
       "optim.name": "muon",
       "optim.learning_rate": 2e-2,
       "optim.warmup_steps": 30,
-      "train.steps": 1000,
+      "train.steps": 640,
       "train.batch_size": 8,
       "train.log_every": 20,
-      "train.eval_every": 100,
+      "train.eval_every": 80,
       "train.eval_batches": 10,
-      "train.checkpoint_every": 100,
+      "train.checkpoint_every": 80,
     },
   }
 )
