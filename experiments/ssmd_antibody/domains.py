@@ -57,7 +57,9 @@ def edits(chains: Sequence[str], genes: Sequence[str]) -> np.ndarray:
   return best_P
 
 
-def nearest(chains: Sequence[str], germlines: dict[str, str], tried: int = 8) -> list[tuple[str, float]]:
+def nearest(
+  chains: Sequence[str], germlines: dict[str, str], tried: int = 8
+) -> list[tuple[str, float]]:
   """The nearest V allele of every chain, and its identity: 1 - edits / residues of the allele.
 
   Only the `tried` alleles that share most pieces of four residues with a chain are aligned.

@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--texts", type=int, default=24, help="the first chains of that length")
   add("--orders", type=int, default=4, help="orders a chain and seed")
   add("--plans", type=int, default=16, help="plans of each number of steps, for every order")
-  add("--seed", default="0", help="seeds between commas, each with orders of its own")
+  add("--seeds", type=int, nargs="+", default=[0], help="each with orders of its own")
   add("--rules", default=RULES, help="N:DTAU or N:linear:SLOPE of the self-speculative sampler")
   add("--steps", default=STEPS, help="of the masked-diffusion sampler")
   add("--chunk", type=int, default=11, help="passes run at once")
@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
   }
   chains = read_chains(args.fasta, args.length, args.texts)
   shown = lambda values, digits: np.round(np.asarray(values, np.float64), digits).tolist()
-  for seed in flags.parse_ints(args.seed, "--seed"):
+  for seed in args.seeds:
     for number, (name, chain) in enumerate(chains):
       settings = {"chain": name, "seed": seed} | about
       if any(settings == {k: x.get(k) for k in settings} for x in lines.records):

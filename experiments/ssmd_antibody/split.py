@@ -77,7 +77,9 @@ def clusters(chains: Sequence[Chain]) -> list[int]:
   return [root(i) for i in range(len(chains))]
 
 
-def split(chains: Sequence[Chain], cluster: Sequence[int], held_out: int, seed: int) -> dict[str, list[int]]:
+def split(
+  chains: Sequence[Chain], cluster: Sequence[int], held_out: int, seed: int
+) -> dict[str, list[int]]:
   """Numbers of the chains of each part; about `held_out` human ones for validation and for test each."""
   members = collections.defaultdict(list)
   for i, c in enumerate(cluster):

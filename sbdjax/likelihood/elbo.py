@@ -119,7 +119,6 @@ def over_orders(
     settings: of `pass_log_probs`.
   """
   _check_texts(tokens_BxL, keys_B, given_L)
-  length = tokens_BxL.shape[1]
   given_BxL = _given_of_each(tokens_BxL, given_L)
   window_RxD = jnp.asarray([window for window, _ in rules])
   n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
