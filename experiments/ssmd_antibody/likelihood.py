@@ -21,16 +21,19 @@ import numpy as np
 
 from sbdjax.cli import flags
 from sbdjax.decode import flat_names, registry
-from sbdjax.decode.any_order.mdm import Ancestral
+from sbdjax.decode.any_order.mdm import Ancestral, FirstHitting
 from sbdjax.evals import record, samples
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.likelihood import together
 
+# The paper's, some with more loops of the block and wider windows, up to one trunk pass for all; then linear ones.
 RULES = samples.RULES + (
-  ",1:linear:0.05,1:linear:0.1,1:linear:0.2,2:linear:0.2,3:linear:0.4,4:linear:0.8"
+  ",8:0.25,16:0.5,128:1,1:linear:0.05,1:linear:0.1,1:linear:0.2,2:linear:0.2,3:linear:0.4,4:linear:0.8"
 )
 STEPS = "4,6,8,11,16,24,32,48,64,96,128,256"
 NOISES = ("cosine", "linear")
+# One token a forward: what the trunk alone is worth at most.
+LIMIT = "one token a forward"
 
 
 def read_chains(path: pathlib.Path, length: int, count: int) -> list[tuple[str, str]]:
@@ -70,11 +73,12 @@ def main(argv: list[str] | None = None) -> int:
   rules = samples.parse_rules(args.rules)
   tables = [(window(args.length + 2), n) for n, window in rules]
   steps = flags.parse_ints(args.steps, "--steps")
-  kinds = [(noise, n) for noise in NOISES for n in steps]
+  plans = {(noise, n): Ancestral(n, noise).plan for noise in NOISES for n in steps}
+  plans[LIMIT, args.length] = FirstHitting().plan
   given = marks(args.length)
   run = jax.jit(
     lambda params, row, key: together.one_text(
-      model.lm, params, row, key, tables, [Ancestral(n, noise).plan for noise, n in kinds],
+      model.lm, params, row, key, tables, list(plans.values()),
       num_orders=args.orders, plans_per_order=args.plans, given_L=given, chunk=args.chunk,
     )
   )  # fmt: skip
@@ -112,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
             "causal_passes": shown(counts[:, 2], 3),
           }
         )
-      for i, (noise, n) in enumerate(kinds):
+      for i, (noise, n) in enumerate(plans):
         samplers.append(
           {
             "decoder": "mdm",

@@ -23,7 +23,7 @@ from sbdjax.decode.generate import Decoder
 from sbdjax.evals import record, samples
 from sbdjax.interop.pretrained import load_pretrained
 
-RULES = "4:0.167,2:0.083,1:0.04,2:linear:0.2,4:linear:0.8"
+RULES = "2:0.083,4:0.167,16:0.5,4:linear:0.8,2:linear:0.2"
 STEPS = "8,16,32"
 
 
