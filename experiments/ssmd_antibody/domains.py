@@ -1,4 +1,4 @@
-"""Variable domains of heavy chains: are they whole, what is their CDR3, which germline V is nearest.
+"""Variable domains of antibodies: are they whole, what is their CDR3, which germline V is nearest.
 
 Positions are IMGT's. A whole domain has cysteines 23 and 104 and tryptophan 41 as far apart as loops allow,
 and behind CDR3 the J motif [WF]GxG. Germline genes are those that ANARCI ships (`germlines.py`, BSD-3).
@@ -14,24 +14,30 @@ from collections.abc import Sequence
 import numpy as np
 
 # Residues before C23, between C23 and W41, between W41 and C104, of CDR3, and after the motif.
-_DOMAIN = re.compile(r".{19,23}C.{12,17}W.{56,62}C(.{3,35}?)[WF]G.G.{6,8}")
+_HEAVY = re.compile(r".{19,23}C.{12,17}W.{56,62}C(.{3,35}?)[WF]G.G.{6,8}")
+# Light chains have longer first loops and a shorter way between W41 and C104.
+_ANY = re.compile(r".{19,24}C.{10,17}W.{50,62}C(.{3,35}?)[WF]G.G.{5,8}")
 _K = 4
 # Residues of a chain that a V gene may cover.
 _READ = 112
 
 
-def cdr3(chain: str) -> str | None:
-  """What stands between cysteine 104 and the J motif; None: this is no whole heavy variable domain."""
-  found = _DOMAIN.fullmatch(chain)
+def cdr3(chain: str, heavy: bool = True) -> str | None:
+  """What stands between cysteine 104 and the J motif; None: this is no whole variable domain.
+
+  `heavy`: of a heavy chain; otherwise of any.
+  """
+  found = (_HEAVY if heavy else _ANY).fullmatch(chain)
   return found.group(1) if found else None
 
 
-def read_germlines(path: pathlib.Path, species: Sequence[str]) -> dict[str, str]:
-  """V alleles of heavy chains, name -> residues up to cysteine 104, of ANARCI's germlines.py."""
+def read_germlines(path: pathlib.Path, species: Sequence[str], chains: str = "H") -> dict[str, str]:
+  """V alleles, name -> residues up to cysteine 104, of ANARCI's germlines.py; `chains` of "HKL"."""
   for node in ast.parse(path.read_text()).body:
     if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "all_germlines":
-      genes = ast.literal_eval(node.value)["V"]["H"]
-      gapped = {name: text for kind in species for name, text in genes[kind].items()}
+      genes = ast.literal_eval(node.value)["V"]
+      some = [genes[chain].get(kind, {}) for chain in chains for kind in species]
+      gapped = {name: text for x in some for name, text in x.items()}
       whole = {n: x[:104].replace("-", "") for n, x in gapped.items() if x[103] == "C"}
       return dict(sorted(whole.items()))
   raise ValueError(f"{path} assigns no all_germlines")

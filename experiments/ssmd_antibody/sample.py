@@ -1,11 +1,11 @@
-"""Heavy chains drawn by the trunk alone and with the causal block: are they whole, how near is a germline gene.
+"""Chains drawn by the trunk alone and with the causal block: are they whole domains, how near is a germline gene.
 
   python experiments/ssmd_antibody/sample.py --checkpoint=runs/antibody_ssmd --germlines=germlines.py \
     --fasta=therapeutic.fasta --length=119 --samples=64 --out=points.jsonl
 
 Of each sample of `--length` residues: whether it has the conserved residues of a variable domain in their places
-and the J motif (`domains.cdr3`), the identity of its nearest germline V allele, which gene that is, its CDR3, its forwards.
-Held-out chains of that length are measured too. Re-running the command measures what is missing.
+and the J motif (`domains.cdr3`), the identity of its nearest germline V allele of any chain, heavy or light, which
+gene that is, its forwards. Held-out chains of that length are measured too. Re-running the command measures what is missing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from sbdjax.decode.generate import Decoder
 from sbdjax.evals import record, samples
 from sbdjax.interop.pretrained import load_pretrained
 
-RULES = "2:0.083,4:0.167,16:0.5,4:linear:0.8,2:linear:0.2"
+RULES = "2:0.083,4:0.167,16:0.5,4:linear:0.8"
 STEPS = "8,16,32"
 
 
 def quality(chains: list[str], germlines: dict[str, str]) -> dict:
   """What is said of a set of chains: shares and means, and each chain's own."""
-  loops = [domains.cdr3(x) for x in chains]
+  loops = [domains.cdr3(x, heavy=False) for x in chains]
   genes = domains.nearest(chains, germlines)
   return {
     "valid": sum(x is not None for x in loops) / len(chains),
     "identity": sum(x for _, x in genes) / len(chains),
+    "heavy": sum(name.startswith("IGHV") for name, _ in genes) / len(chains),
     "genes": len({name.split("*")[0] for name, _ in genes}),
     "loops": len({x for x in loops if x is not None}),
     "examples": chains[:2],
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--seed", type=int, default=0)
   args = parser.parse_args(argv)
 
-  germlines = domains.read_germlines(args.germlines, ("human", "mouse"))
+  germlines = domains.read_germlines(args.germlines, ("human", "mouse"), "HKL")
   model = load_pretrained(args.checkpoint)
   lm, tokenizer, length = model.lm, model.tokenizer, args.length
   shared = {"length": length, "seed": args.seed}

@@ -30,8 +30,6 @@ CURVES = {
   ("ssmd", "cosine"): "with the block, cosine windows",
   ("ssmd", "linear"): "with the block, linear windows",
 }
-# Fewer residues than half of the chain are one pass's share in windows that grow.
-_NO = "never"
 
 
 @functools.cache
@@ -200,13 +198,16 @@ def samples() -> str:
       rows.append((name, None, None, *_said_of(x)))
   for x in sampled():
     rows.append((CURVES[x["curve"]], setting_of(x["about"]), f"{x['cost']:.1f}", *_said_of(x)))
-  head = ("chains", "setting", "cost", "whole domains", "germline identity", "V genes", "of")
+  head = (
+    "chains", "setting", "cost", "whole domains", "germline identity", "heavy", "V genes", "of",
+  )  # fmt: skip
   return markdown.table(head, rows)
 
 
-def _said_of(x: dict[str, Any]) -> tuple[str, str, int, int]:
+def _said_of(x: dict[str, Any]) -> tuple[str, str, str, int, int]:
   count = len(x["each"]["valid"])
-  return share(x, "valid").shown(2), share(x, "identity").shown(3), x["genes"], count
+  shares = share(x, "valid").shown(2), share(x, "identity").shown(3)
+  return *shares, f"{x['heavy']:.2f}", x["genes"], count
 
 
 def loss(kind: str) -> float:

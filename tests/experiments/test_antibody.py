@@ -12,6 +12,10 @@ HEAVY = (
   "AKDRGYFDYWGQGTLVTVSS"
 )
 LOOP = "AKDRGYFDY"
+LIGHT = (
+  "DIQMTQSPSSLSASVGDRVTITCRASQSISSYLNWYQQKPGKAPKLLIYAASSLQSGVPSRFSGSGSGTDFTLTISSLQPEDFATYYCQQSYSTPLT"
+  "FGGGTKVEIK"
+)
 
 
 @pytest.fixture
@@ -30,6 +34,8 @@ def test_a_domain_is_whole_with_its_conserved_residues_in_their_places(load):
   assert cdr3(HEAVY.replace("WGQG", "WSQG")) is None
   assert cdr3(HEAVY.replace("SSYAMS", "SS")) is None  # too near
   assert cdr3(HEAVY[:-6]) is None and cdr3("A" + HEAVY) == LOOP
+  assert cdr3(LIGHT) is None and cdr3(LIGHT, heavy=False) == "QQSYSTPLT"
+  assert cdr3(HEAVY, heavy=False) == LOOP and cdr3(LIGHT.replace("W", "S"), heavy=False) is None
 
 
 def plain_edits(chain, gene):
