@@ -28,7 +28,7 @@ $PY experiments/curves.py --together --metrics=eval/draft_nelbo,eval/target_nelb
   --out=$OUT/losses.png --record=$OUT/losses.jsonl "causal block on AntiBERTy=runs/antibody_ssmd"
 
 $PY $OUT/likelihood.py --checkpoint=runs/antibody_ssmd --fasta=$WORK/split/therapeutic.fasta \
-  --length=119 --texts=24 --orders=4 --plans=16 --out=$OUT/likelihood.jsonl
+  --length=119 --texts=24 --orders=1 --seeds 0 1 --plans=16 --out=$OUT/likelihood.jsonl
 $PY $OUT/sample.py --checkpoint=runs/antibody_ssmd --germlines="$WHEELS/anarci/germlines.py" \
   --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 \
   --out=$OUT/points.jsonl

@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
   steps = flags.parse_ints(args.steps, "--steps")
   alone = [x for noise in NOISES for x in samples.masked_diffusion(model, 0, steps, noise)]
   with_block = samples.self_speculative(0, samples.parse_rules(args.rules))
-  for label, settings in (("MDM", alone), ("SSMD", with_block)):
+  for label, settings in (("SSMD", with_block), ("MDM", alone)):
     for decoding in settings:
       about = {
         "label": label,

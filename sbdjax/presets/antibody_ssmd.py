@@ -32,7 +32,7 @@ VARIANTS = Variants(
       "optim.name": "muon",
       "optim.learning_rate": 2e-2,
       "optim.warmup_steps": 30,
-      "train.steps": 280,
+      "train.steps": 240,
       "train.batch_size": 8,
       "train.log_every": 20,
       "train.eval_every": 80,
