@@ -22,6 +22,7 @@ import numpy as np
 from sbdjax.cli import flags
 from sbdjax.decode import flat_names, registry
 from sbdjax.decode.any_order.mdm import Ancestral, FirstHitting
+from sbdjax.decode.any_order.windows import Constant
 from sbdjax.evals import record, samples
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.likelihood import together
@@ -32,8 +33,9 @@ RULES = samples.RULES + (
 )
 STEPS = "4,6,8,11,16,24,32,48,64,96,128,256"
 NOISES = ("cosine", "linear")
-# One token a forward: what the trunk alone is worth at most.
+# One token a forward: what the trunk alone is worth at most, and what trained blocks are where they draft nothing.
 LIMIT = "one token a forward"
+ONE_A_PASS = (1, Constant(1))
 
 
 def read_chains(path: pathlib.Path, length: int, count: int) -> list[tuple[str, str]]:
@@ -70,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
 
   model = load_pretrained(args.checkpoint)
-  rules = samples.parse_rules(args.rules)
+  rules = [*samples.parse_rules(args.rules), ONE_A_PASS]
   tables = [(window(args.length + 2), n) for n, window in rules]
   steps = flags.parse_ints(args.steps, "--steps")
   plans = {(noise, n): Ancestral(n, noise).plan for noise in NOISES for n in steps}
