@@ -24,13 +24,13 @@ $PY $OUT/split.py --human="$HUMAN" --mouse="$MOUSE" --therapeutic="$THERAPEUTIC"
 $PY -m sbdjax train --config=preset:antibody_ssmd:cpu --workdir=runs/antibody_ssmd \
   --config.init.checkpoint=$WORK/antiberty --config.data.path=$WORK/split/train.fasta \
   --config.data.valid_path=$WORK/split/valid.fasta
-$PY experiments/curves.py --together --metrics=eval/draft_nelbo,eval/target_nelbo \
+$PY experiments/curves.py --together --metrics=eval/draft_nelbo,eval/target_nelbo,train/draft_loss,train/target_loss \
   --out=$OUT/losses.png --record=$OUT/losses.jsonl "causal block on AntiBERTy=runs/antibody_ssmd"
 
 $PY $OUT/likelihood.py --checkpoint=runs/antibody_ssmd --fasta=$WORK/split/therapeutic.fasta \
-  --length=119 --texts=24 --orders=1 --seeds 0 1 --plans=16 --out=$OUT/likelihood.jsonl
+  --length=119 --texts=24 --orders=1 --plans=16 --out=$OUT/likelihood.jsonl
 $PY $OUT/sample.py --checkpoint=runs/antibody_ssmd --germlines="$WHEELS/anarci/germlines.py" \
-  --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 \
+  --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 --steps=8,16 \
   --out=$OUT/points.jsonl
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_antibody/samples.png
