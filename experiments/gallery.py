@@ -88,7 +88,10 @@ ALL = (
     "sbd_verified/verified.png", "sbd_verified/table.py", "draw", ("points.jsonl",),
     "python -m sbdjax sweep --config=preset:stories_sbd_verified_sweep",
   ),
-  Figure("smollm2/speed.png", "smollm2/tables.py", "draw", ("points.jsonl",), _sh("smollm2")),
+  Figure(
+    "smollm2/speed.png", "smollm2/tables.py", "draw", ("rivals.jsonl", "points.jsonl"),
+    _sh("smollm2"),
+  ),
   Figure(
     "freedave_stories260k/freedave.png", "freedave_stories260k/tables.py", "draw",
     ("points.jsonl",), "python -m sbdjax sweep --config=preset:stories_freedave_sweep:4",

@@ -65,15 +65,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
   "prompt look-up of 4": {**_NO_MASKS, "lookup": "text", "lookup_tokens": 4},
-  "n-gram look-up of 2": {**_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 2},
-  "n-gram look-up of 4": {**_NO_MASKS, "lookup": "ngrams", "lookup_tokens": 4},
+  **{
+    f"n-gram look-up of {n}": {
+      **_NO_MASKS, "lookup": "ngrams", "lookup_tokens": n, "longest_match": 3, "table_tokens": n,
+    }
+    for n in (2, 4)
+  },
+  "n-gram look-up of 1 to 15": {**_NO_MASKS, "lookup": "ngrams"},
   "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
   "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
   "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
   "verified, alternating": _ALTERNATING,
   "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
   "verified, alternating, blocks of 3 + look-up of 2": {**_WITH_LOOKUP, "lookup": "text"},
-  "verified, alternating, blocks of 3 + n-grams of 2": {**_WITH_LOOKUP, "lookup": "ngrams"},
+  "verified, alternating, blocks of 3 + n-grams of 2": {
+    **_WITH_LOOKUP, "lookup": "ngrams", "longest_match": 3, "table_tokens": 2,
+  },
   "verified, fused": {"name": "sbd_verified", "block_size": 4, "drafting": "fused"},
   "verified, fan-out 2": {
     "name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2,
@@ -167,7 +174,9 @@ class Bench:
         own["nats"] = round(self._judge.nll(prompt, judged, result.text_tokens), 4)
       reference = results["AR"].text_tokens
       if result.text_tokens != reference:
-        own["differs"] = difference(decoder, prompt, done[id(decoder)][0], reference, result)
+        own["differs"] = difference(
+          decoder, prompt, done[id(decoder)][0], reference, result.text_tokens
+        )
       runs[name] = own
     seconds = done[id(self._ways["AR"].decoder)][1]
     return {"prompt_tokens": len(prompt), "prefill_seconds": round(seconds, 5), "runs": runs}
@@ -178,10 +187,9 @@ def difference(
   prompt: list[int],
   kept: KeptText,
   reference: list[int],
-  result: Result,
+  ours: list[int],
 ) -> dict[str, Any]:
   """Where a text leaves AR's, and by how much AR's token was better there (logits; None: at an end)."""
-  ours = result.text_tokens
   agreed = next((i for i, (a, b) in enumerate(zip(reference, ours, strict=False)) if a != b), None)
   if agreed is None:
     return {"at": min(len(reference), len(ours)), "gap": None}

@@ -1,40 +1,58 @@
-"""`transformers` beside our AR, in turns on the prompts of `measure.py`: greedy, and with prompt look-up.
+"""`transformers`, greedy and with prompt look-up, in turns with our AR and methods without training.
 
-  python experiments/smollm2/rivals.py --prompts=spec_bench.jsonl --per_kind=5 \
+  python experiments/smollm2/rivals.py --prompts=spec_bench.jsonl --table=ngrams.safetensors \
     --raw=runs/rivals_raw.jsonl --out=rivals.jsonl
 
-The same weights in float32, one prompt at a time, as many tokens as AR gives. The first token comes with
-the prompt's forward: both are taken off. Needs the extra `parity`.
+The prompts are those of `measure.py`, the weights the same in float32; one prompt at a time, as many
+tokens as AR gives. The first token of `transformers` comes with the prompt's forward: both are taken off.
+Re-running the command resumes. Needs the extra `parity`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import pathlib
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import points
 import torch
-from measure import prompts_of
+from measure import difference, methods_of, prompts_of
 
 from sbdjax.bench import per_prompt, torch_llama
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.decoding import from_flat
+from sbdjax.decode.generate import Result
+from sbdjax.decode.method import Method
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.nn import adapter
 
 LOOKUP_TOKENS = 10  # transformers' own advice
+# Of `measure.METHODS`, beside AR; those that draft from n-grams need --table.
+OURS = ("prompt look-up of 4", "n-gram look-up of 2", "n-gram look-up of 1 to 15")
+
+Run = tuple[list[int], dict[str, Any]]
 
 
 def of_transformers(
-  generate: Callable[..., torch_llama.Generated], prompt: list[int], count: int, **options: Any
-) -> tuple[list[int], dict[str, Any]]:
-  """The tokens, and numbers of the forwards after the prompt's, for `count` tokens."""
-  first, whole = generate([prompt], 1), generate([prompt], count, **options)
+  generate: Callable[..., torch_llama.Generated],
+  prompt: list[int],
+  count: int,
+  first: torch_llama.Generated,
+  **options: Any,
+) -> Run:
+  """The tokens, and numbers of the forwards after the prompt's, for `count` tokens.
+
+  Args:
+    first: one token after the same prompt.
+  """
+  whole = generate([prompt], count, **options)
   share = count / max(1, count - 1)
   run = {
     "valid": count,
@@ -53,10 +71,12 @@ def main(argv: list[str] | None = None) -> int:
   add("--checkpoint", default="smollm2-135m")
   add("--prompts", help="spec_bench.jsonl")
   add("--stories", type=int, help="so many openings of embedded stories instead")
-  add("--per_kind", type=int, default=5)
+  add("--per_kind", type=int, default=20)
   add("--longest", type=int, default=1536)
   add("--max_tokens", type=int, default=128)
+  add("--table", default="", help="file of n-grams for the methods that draft from one")
   add("--threads", type=int, default=2, help="of torch")
+  add("--minutes", type=float, help="stop after the prompt at which they are over")
   add("--raw", required=True, help=".jsonl of prompts, added to")
   add("--out", required=True, help=".jsonl of methods")
   args = parser.parse_args(argv)
@@ -69,48 +89,59 @@ def main(argv: list[str] | None = None) -> int:
   decoder = per_prompt.PromptDecoder(model.need_lm(), model.params, limits, args.longest)
   llama = torch_llama.make_llama(model.need_lm().config, adapter.split(model.params)[0])
   generate = lambda *args, **options: torch_llama.generate(llama, *args, **options)
+  settings = methods_of([name for name in OURS if args.table or "n-gram" not in name], args.table)
+  methods = {name: from_flat(flat).method for name, flat in settings.items()}
 
-  def ours(prompt: list[int], kept: Any) -> Any:
-    return decoder.run(AR(), prompt, kept, jax.random.key(0))
+  def ours(method: Method, prompt: list[int], kept: Any) -> Result:
+    return decoder.run(method, prompt, kept, jax.random.key(0))
 
-  ours(prompts[0], decoder.prefill(AR(), prompts[0])[0])  # compiled and warm
-  settings = {
+  for method in methods.values():  # compiled and warm
+    ours(method, prompts[0], decoder.prefill(AR(), prompts[0])[0])
+  theirs: dict[str, dict[str, Any]] = {
+    "transformers": {},
+    "transformers, prompt look-up": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
+  }
+  about = {
     "checkpoint": args.checkpoint,
     "dtype": "float32",
     "max_tokens": args.max_tokens,
     "threads": args.threads,
-    "methods": {"transformers, prompt look-up": {"prompt_lookup_num_tokens": LOOKUP_TOKENS}},
+    "methods": settings | theirs,
   }
-  raw = record.JsonLines(pathlib.Path(args.raw))
-  lines, provenance = [], record.provenance()
-  for i, (kind, prompt) in enumerate(zip(kinds, prompts, strict=True)):
+  raw = pathlib.Path(args.raw)
+  lines = points.read(raw, about) if raw.exists() else []
+  provenance, out = record.provenance(), record.JsonLines(raw)
+  *_, quickest = methods.values()
+  start = time.perf_counter()
+  for i in range(len(lines), len(prompts)):
+    prompt = prompts[i]
     kept, seconds = decoder.prefill(AR(), prompt)
-    reference, runs = ours(prompt, kept), {}
-    ways: dict[str, Callable[[], tuple[list[int], dict[str, Any]]]] = {
-      "AR": lambda: as_run(ours(prompt, kept)),  # noqa: B023
-      "transformers": lambda: of_transformers(generate, prompt, reference.valid),  # noqa: B023
-      "transformers, prompt look-up": lambda: of_transformers(
-        generate,
-        prompt,  # noqa: B023
-        reference.valid,  # noqa: B023
-        prompt_lookup_num_tokens=LOOKUP_TOKENS,
-      ),
+    # How many tokens there are, from the method that takes the least time: all texts are compared.
+    count, first = ours(quickest, prompt, kept).valid, generate([prompt], 1)
+    ways: dict[str, Callable[[], Run]] = {
+      name: functools.partial(lambda m, p, k: as_run(ours(m, p, k)), method, prompt, kept)
+      for name, method in methods.items()
     }
-    for name in points.order([*ways], i):
-      tokens, run = ways[name]()
-      if tokens != reference.text_tokens:
-        run["differs"] = {"at": None, "gap": None}
-      runs[name] = run
-    line = {"index": i, "kind": kind, "prompt_tokens": len(prompt), "prefill_seconds": seconds}
-    runs = {name: runs[name] for name in ways}
-    lines.append(line | {"runs": runs, "settings": settings} | provenance)
-    raw.append(lines[-1])
-    print(f"{i + 1} of {len(prompts)} prompts", file=sys.stderr, flush=True)
+    for name, options in theirs.items():
+      ways[name] = functools.partial(of_transformers, generate, prompt, count, first, **options)
+    done = {name: ways[name]() for name in points.order([*ways], i)}
+    reference = done["AR"][0]
+    for tokens, run in done.values():
+      if tokens != reference:
+        run["differs"] = difference(decoder, prompt, kept, reference, tokens)
+    line = {"index": i, "kind": kinds[i], "prompt_tokens": len(prompt), "prefill_seconds": seconds}
+    runs = {name: done[name][1] for name in ways}
+    lines.append(line | {"runs": runs, "settings": about} | provenance)
+    out.append(lines[-1])
+    minutes = (time.perf_counter() - start) / 60
+    print(f"{i + 1} of {len(prompts)} prompts, {minutes:.1f} min", file=sys.stderr, flush=True)
+    if args.minutes is not None and minutes > args.minutes:
+      break
   points.write(pathlib.Path(args.out), lines)
   return 0
 
 
-def as_run(result: Any) -> tuple[list[int], dict[str, Any]]:
+def as_run(result: Result) -> Run:
   return result.text_tokens, {field: getattr(result, field) for field in points.FIELDS}
 
 

@@ -1,4 +1,4 @@
-"""The table and the picture of recorded methods.
+"""The tables and the picture of recorded methods.
 
 python experiments/smollm2/tables.py experiments/smollm2/points.jsonl --picture=speed.png
 """
@@ -11,6 +11,7 @@ import json
 import pathlib
 import statistics
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from sbdjax import figures
@@ -19,8 +20,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 LOSSLESS, LOSSY, OTHERS = figures.COLOURS[0], figures.COLOURS[1], figures.GREY
 
 
-def interval(found: dict[str, float]) -> str:
-  return f"{found['value']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+# Drafts that grow with what the text repeats.
+GROWING = "n-gram look-up of 1 to 15"
+
+
+def interval(found: dict[str, float], digits: int = 2) -> str:
+  value, low, high = (f"{found[name]:.{digits}f}" for name in ("value", "low", "high"))
+  return f"{value} [{low}, {high}]"
 
 
 def lines_of(name: str) -> list[dict[str, Any]]:
@@ -39,8 +45,13 @@ def recorded_kinds() -> str:
 
 
 def rivals() -> str:
-  """`transformers` beside AR, in a run of their own."""
+  """Methods without training and `transformers`, in a run of their own."""
   return main_table(lines_of("rivals.jsonl"))
+
+
+def rivals_kinds() -> str:
+  """x AR of every kind of prompt, in that run."""
+  return kinds_table(lines_of("rivals.jsonl"))
 
 
 def stories() -> str:
@@ -74,9 +85,25 @@ def ablation() -> str:
   return "\n".join(rows) + "\n"
 
 
-def rivals_prompts() -> int:
+def rivals_prompts(kind: str = "all") -> int:
   """How many there are."""
-  return lines_of("rivals.jsonl")[0]["kinds"]["all"]["prompts"]
+  return lines_of("rivals.jsonl")[0]["kinds"][kind]["prompts"]
+
+
+def rival(method: str, kind: str = "all") -> tuple[float, float, float]:
+  """Tokens/s over AR's in the same turns of that run: (value, low, high)."""
+  return _speed("rivals.jsonl", method, kind)
+
+
+def growing(kind: str = "all") -> tuple[float, float, float]:
+  """`rival` of drafts that grow with what the text repeats."""
+  return rival(GROWING, kind)
+
+
+def rivals_lossless() -> tuple[int, int]:
+  """Texts of our methods but AR in that run, and how many of them are not AR's."""
+  ours = [x for x in lines_of("rivals.jsonl")[1:] if "name" in x["settings"]]
+  return len(ours) * rivals_prompts(), sum(line["texts_that_differ"] for line in ours)
 
 
 def tuned_tried() -> tuple[int, int]:
@@ -99,7 +126,11 @@ def cost(width: int) -> float:
 
 def speed(method: str, kind: str = "all") -> tuple[float, float, float]:
   """Tokens/s over AR's in the same turns: (value, low, high)."""
-  (line,) = [x for x in lines_of("points.jsonl") if x["method"] == method]
+  return _speed("points.jsonl", method, kind)
+
+
+def _speed(file: str, method: str, kind: str) -> tuple[float, float, float]:
+  (line,) = [x for x in lines_of(file) if x["method"] == method]
   found = line["kinds"][kind]["speed_over_ar"]
   return found["value"], found["low"], found["high"]
 
@@ -164,13 +195,13 @@ def main_table(lines: list[dict[str, Any]]) -> str:
     row = line["kinds"]["all"]
     cells = (
       line["method"],
-      f"{row['tokens_per_forward']['value']:.2f}",
+      interval(row["tokens_per_forward"]),
       f"{query:.1f}" if (query := row["query_tokens_per_forward"]) else "",
       f"{row['tokens_per_second']:,.1f}",
       interval(row["speed_over_ar"]),
       text_of(line),
-      f"{line['judge_nll']['value']:.3f}" if "judge_nll" in line else "",
-      *([f"{line['repetition']['value']:.3f}"] if counted else []),
+      interval(line["judge_nll"], 3) if "judge_nll" in line else "",
+      *([interval(line["repetition"], 3)] if counted else []),
     )
     rows.append("| " + " | ".join(cells) + " |")
   return "\n".join(rows) + "\n"
@@ -207,30 +238,44 @@ def colour_of(line: dict[str, Any]) -> str:
   return LOSSY if line["texts_that_differ"] > line["by_ties"] else LOSSLESS
 
 
-def draw(path: pathlib.Path, lines: list[dict[str, Any]] | None = None) -> None:
-  """Bars of x AR, with intervals; beside them the values, and tokens per forward."""
-  lines = (lines_of("points.jsonl") if lines is None else lines)[::-1]
+def draw(path: pathlib.Path, runs: Sequence[Sequence[dict[str, Any]]] | None = None) -> None:
+  """Bars of x AR with intervals, a panel for each run; beside them the values, and tokens per forward."""
+  runs = runs or [lines_of("rivals.jsonl"), lines_of("points.jsonl")]
+  names = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
+  heights = [len(lines) + 1 for lines in runs]
+  limit = max(high(line) for lines in runs for line in lines) * 1.5
+  with figures.drawing(path, figures.PAGE, 0.22 * sum(heights) + 0.6) as figure:
+    panels = figure.subplots(len(runs), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, lines in zip(panels, runs, strict=True):
+      draw_bars(axes, lines[::-1])
+      axes.set(xlim=(0, limit))
+    panels[-1].set(xlabel="tokens/s, AR of the same run = 1")
+    shown = {colour_of(line) for lines in runs for line in lines}
+    for colour in names if len(shown) > 1 else ():
+      if colour in shown:
+        panels[0].bar(0, 0, color=colour, label=names[colour])
+    if len(shown) > 1:
+      figures.legend_below(figure, len(shown))
+
+
+def high(line: dict[str, Any]) -> float:
+  """The upper bound of a method's x AR."""
+  return line["kinds"]["all"]["speed_over_ar"]["high"]
+
+
+def draw_bars(axes: Any, lines: Sequence[dict[str, Any]]) -> None:
+  """A bar for each method of a run, the first at the bottom."""
   found = [line["kinds"]["all"]["speed_over_ar"] for line in lines]
   values = [f["value"] for f in found]
   errors = [[f["value"] - f["low"] for f in found], [f["high"] - f["value"] for f in found]]
-  names = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
-  with figures.drawing(path, figures.PAGE, 0.24 * len(lines) + 0.75) as figure:
-    axes = figure.add_subplot()
-    colours = [colour_of(line) for line in lines]
-    axes.barh(range(len(lines)), values, xerr=errors, color=colours, height=0.65)
-    for i, (line, f) in enumerate(zip(lines, found, strict=True)):
-      tpf = line["kinds"]["all"]["tokens_per_forward"]["value"]
-      text = f"{f['value']:.2f}x  ({tpf:.2f} tokens per forward)"
-      axes.text(max(1, f["high"]) + 0.02, i, text, va="center", fontsize=7)
-    axes.axvline(1, color=figures.BLACK, lw=0.6)
-    axes.set_yticks(range(len(lines)), [line["method"] for line in lines])
-    axes.set(xlim=(0, max(f["high"] for f in found) * 1.5), xlabel="tokens/s, AR = 1")
-    axes.grid(False, axis="y")
-    shown = [colour for colour in names if colour in colours]
-    for colour in shown if len(shown) > 1 else ():
-      axes.bar(0, 0, color=colour, label=names[colour])
-    if len(shown) > 1:
-      figures.legend_below(figure, len(shown))
+  axes.barh(range(len(lines)), values, xerr=errors, color=list(map(colour_of, lines)), height=0.65)
+  for i, line in enumerate(lines):
+    tpf = line["kinds"]["all"]["tokens_per_forward"]["value"]
+    text = f"{values[i]:.2f}x  ({tpf:.2f} tokens per forward)"
+    axes.text(max(1, high(line)) + 0.02, i, text, va="center", fontsize=7)
+  axes.axvline(1, color=figures.BLACK, lw=0.6)
+  axes.set_yticks(range(len(lines)), [line["method"] for line in lines])
+  axes.grid(False, axis="y")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -244,7 +289,7 @@ def main(argv: list[str] | None = None) -> int:
   if args.places:
     print(places_table([json.loads(line) for line in args.places.read_text().splitlines()]))
   if args.picture:
-    draw(args.picture, lines)
+    draw(args.picture, [lines])
   return 0
 
 

@@ -71,7 +71,8 @@ def make_llama(config: TransformerConfig, params: Mapping[str, Any]) -> Any:
   if changed or config.rope_scaling is not None or config.norm_order != "pre":
     raise UsageError("only plain Llama models can be compared with transformers: use --no_torch")
   tensors = state_dict(config, params)
-  settings = transformers.LlamaConfig(
+  # As a dictionary: which of them are arguments and which attributes differs between releases.
+  settings: dict[str, Any] = dict(
     vocab_size=len(tensors["lm_head.weight"]),
     hidden_size=config.d_model,
     intermediate_size=config.d_ff,
@@ -87,7 +88,7 @@ def make_llama(config: TransformerConfig, params: Mapping[str, Any]) -> Any:
     eos_token_id=None,
     pad_token_id=0,
   )
-  model = transformers.LlamaForCausalLM(settings).eval()
+  model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings)).eval()
   model.load_state_dict({k: torch.tensor(v) for k, v in tensors.items()})
   return model
 

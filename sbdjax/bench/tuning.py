@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
     widths: tokens that each forward of a round runs. Shapes are fixed: a forward runs those of chains
       and blocks that it has no use for as well, which `Result.query_tokens` does not count.
     chain: tokens that a verification adds if every draft is right.
-    looked_up: drafts that the look-up adds to a forward, where it finds any.
+    looked_up: drafts that the look-up adds to a forward, where it finds any: to most of these forwards.
     found_share: share of the forwards in which it finds any. A guess: it depends on the text.
   """
 
@@ -107,7 +107,12 @@ def candidates(masked: bool, table: str = "") -> list[Candidate]:
   unmasked = Candidate(_NO_MASKS, (1,), 1)
   found += [_looked_up(unmasked, number) for number in _LOOKED_UP]
   if table:
-    found += [_looked_up(unmasked, number, table) for number in _LOOKED_UP]
+    found += [
+      _looked_up(unmasked, number, table, from_table)
+      for number in _LOOKED_UP
+      for from_table in _FROM_TABLE
+      if from_table <= number
+    ]
   if masked:
     found += [
       _looked_up(_verified(block_size, False, *schedule), number)
@@ -129,6 +134,8 @@ def candidates(masked: bool, table: str = "") -> list[Candidate]:
 _LOOKED_UP = (2, 4, 7, 15)
 # `Candidate.found_share`; SmolLM2-135M's own table has a draft in 95 % of the forwards.
 _FOUND_IN_TEXT, _FOUND_IN_TABLE = 0.5, 0.95
+# Drafts from a table; only where the text itself matches for longer there are more.
+_FROM_TABLE = (1, 2, 4)
 
 # Settings of a pool, and the chains that it gives with the plain one.
 _POOLS: tuple[tuple[Settings, int], ...] = (({}, 1), ({"pool": "ngrams", "num_candidates": 3}, 4))
@@ -163,13 +170,17 @@ def _verified(
 _NO_MASKS: Settings = {"name": "sbd_verified", "drafting": "none"}
 
 
-def _looked_up(candidate: Candidate, number: int, table: str = "") -> Candidate:
-  """`candidate` with so many drafts looked up in the text, and in the table if there is one."""
-  more: Settings = {"lookup": "ngrams", "lookup_table": table} if table else {"lookup": "text"}
+def _looked_up(
+  candidate: Candidate, number: int, table: str = "", from_table: int = 0
+) -> Candidate:
+  """`candidate` with so many drafts looked up in the text, or with a table so many at most."""
+  more: Settings = {"lookup": "text"}
+  if table:
+    more = {"lookup": "ngrams", "lookup_table": table, "table_tokens": from_table}
   return candidate._replace(
     settings={**candidate.settings, **more, "lookup_tokens": number},
     chain=max(candidate.chain, 1 + number),
-    looked_up=number,
+    looked_up=from_table or number,
     found_share=_FOUND_IN_TABLE if table else _FOUND_IN_TEXT,
   )
 

@@ -30,7 +30,7 @@ def table_of(path, texts, vocab, longest=3):
   return str(path)
 
 
-def expected(text, written, r, longest_match, longest=3):
+def expected(text, written, r, longest_match, table_tokens, longest=3):
   """By the definition: the longest match, in the text before the table, and the table's own chain."""
   followed = collections.defaultdict(collections.Counter)
   for other in written:
@@ -48,29 +48,39 @@ def expected(text, written, r, longest_match, longest=3):
   for n in range(min(longest_match, len(text) - 1), 0, -1):
     at = [i for i in range(n, len(text)) if text[i - n : i] == text[-n:]]
     if at and n >= asked(text)[0]:
-      after = text[at[-1] :]
-      return [after[j % len(after)] for j in range(r)]
+      after, enough = text[at[-1] :], min(r, max(n, table_tokens))
+      size = min(s for s in (table_tokens, 4, r) if enough <= s <= r and s >= table_tokens)
+      return [after[j % len(after)] for j in range(size)]
   chain = list(text)
-  while len(chain) < len(text) + r and asked(chain)[0]:
+  while len(chain) < len(text) + table_tokens and asked(chain)[0]:
     chain.append(asked(chain)[1])
   return chain[len(text) :]
 
 
-@pytest.mark.parametrize("r, longest_match", [(4, 3), (1, 1), (6, 5)])
-def test_what_is_found(tmp_path, r, longest_match):
+@pytest.mark.parametrize(
+  "r, longest_match, table_tokens", [(4, 3, 4), (1, 1, 1), (6, 5, 2), (15, 9, 1)]
+)
+def test_what_is_found(tmp_path, r, longest_match, table_tokens):
   rng = np.random.default_rng(r)
   written = [rng.integers(0, 12, 30).tolist() for _ in range(6)]
   rows, capacity = 300, 16
   tokens = rng.integers(0, rng.integers(2, 20, (rows, 1)), (rows, capacity)).astype(np.int32)
   lengths = rng.integers(1, capacity + 1, rows).astype(np.int32)
-  lookup = NGramLookup(r, longest_match, 1, table_of(tmp_path / "x", written, 20))
+  # A loop: matches of every length.
+  tokens[:60] = np.resize(np.arange(3), capacity)
+  table = table_of(tmp_path / "x", written, 20)
+  lookup = NGramLookup(r, longest_match, 1, table, table_tokens)
   found, text = (jax.jit(f)(tokens, lengths) for f in (lookup, TextLookup(r, longest_match, 1)))
-  kinds = collections.Counter()
+  kinds, sizes = collections.Counter(), set()
   for i, n in enumerate(lengths):
     drafts = found.token_BxR[i, : found.count_B[i]].tolist()
-    assert drafts == expected(tokens[i, :n].tolist(), written, r, longest_match), i
-    kinds["none" if not drafts else drafts == text.token_BxR[i].tolist()] += 1
+    want = expected(tokens[i, :n].tolist(), written, r, longest_match, table_tokens)
+    assert drafts == want, i
+    in_text = drafts == text.token_BxR[i, : len(drafts)].tolist()
+    kinds["none" if not drafts else in_text] += 1
+    sizes.add(len(drafts))
   assert min(kinds.values()) > 10 and len(kinds) == 3
+  assert sizes >= set(lookup.sizes)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -86,7 +96,7 @@ def test_the_text_is_that_of_ar(tmp_path, temperature):
     return run(params, jax.random.key(0))
 
   def with_table(name, texts):
-    lookup = NGramLookup(4, lookup_table=table_of(tmp_path / name, texts, CONFIG.vocab_size))
+    lookup = NGramLookup(7, lookup_table=table_of(tmp_path / name, texts, CONFIG.vocab_size))
     return decoded(VerifiedSBD(drafting=NoDrafting(), lookup=lookup, token=token))
 
   want = decoded(AR(token))
@@ -100,6 +110,40 @@ def test_the_text_is_that_of_ar(tmp_path, temperature):
       assert a[: len(b)].tolist() == b
     spent[name] = int(jnp.sum(got.nfe_B))
   assert spent["own"] < spent["any"] < int(jnp.sum(want.nfe_B))
+
+
+def test_a_forward_is_as_wide_as_the_drafts_of_its_rows(tmp_path):
+  """Loops of ever more tokens match for longer; a row in which nothing is found runs beside one."""
+  net, widths = make_lm(CONFIG), []
+
+  def apply(params, tokens_BxT, **kwargs):
+    jax.debug.callback(lambda: widths.append(tokens_BxT.shape[1]))
+    return net.apply(params, tokens_BxT, **kwargs)
+
+  lookup = NGramLookup(7, lookup_table=table_of(tmp_path / "x", [[9, 10]], CONFIG.vocab_size))
+  method = VerifiedSBD(drafting=NoDrafting(), lookup=lookup)
+  sampler = method.sampler(net._replace(apply=apply), base.Limits(12))
+  params = models.random_params(net, seed=1, embedding_scale=0.5)
+
+  def first_forward(*prompts):
+    """Its width, and the drafts of every row."""
+    lengths = np.array([len(p) for p in prompts], np.int32)
+    padded = np.stack([np.pad(p, (0, lengths.max() - len(p))) for p in prompts])
+    state = sampler.init(params, padded, lengths, jax.random.key(0))
+    jax.effects_barrier()
+    widths.clear()
+    out = jax.jit(sampler.step)(params, state).out
+    jax.effects_barrier()
+    (width,) = widths
+    return width, out.drafted_B.tolist()
+
+  loop = [1, 2, 3, 4, 5, 6]
+  assert first_forward([1, 1]) == (1 + 1, [1])
+  assert first_forward(loop[:2] * 2) == (1 + 4, [4])
+  assert first_forward(loop[:4] * 2) == (1 + 4, [4])
+  assert first_forward(loop * 2) == (1 + 7, [7])
+  assert first_forward(loop[:3]) == (1, [0])
+  assert first_forward(loop[:3], loop * 2) == (1 + 7, [0, 7])
 
 
 def test_settings_are_checked(tmp_path):

@@ -43,3 +43,13 @@ def test_the_command_is_recorded_without_the_folders_of_this_machine(tmp_path, m
   assert record.command(["experiments/x.py"]) == "python experiments/x.py"
   assert record.command(["/somewhere/else/x.py"]) == "python x.py"
   assert isinstance(record.provenance()["command"], str)
+
+
+def test_the_processor_and_its_widest_vectors(tmp_path):
+  file = tmp_path / "cpuinfo"
+  cpu = "processor\t: {}\nmodel name\t: Some CPU\nflags\t\t: fpu {}\n\n"
+  for flags, widest in {"avx avx2": ", avx2", "avx2 avx512f": ", avx512f", "sse": ""}.items():
+    file.write_text(cpu.format(0, flags) + cpu.format(1, "sse"))
+    assert record.processor(str(file)) == f"Some CPU{widest}"
+  file.write_text("Features\t: fp asimd\n")
+  assert record.processor(str(file)) == "asimd"

@@ -18,22 +18,22 @@ from tests import models
 
 @pytest.fixture
 def always(monkeypatch):
-  """Sums of small weights, too, shared by two cores."""
+  """Sums of small weights, too."""
   monkeypatch.setattr(summed, "_LARGE", 8)
-  monkeypatch.setattr(summed, "_cores", lambda: 2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 5])
-def test_a_product_is_that_of_numpy(rows, dtype, monkeypatch):
-  monkeypatch.setattr(summed, "_LARGE", 100)
-  monkeypatch.setattr(summed, "_cores", lambda: 3)  # 51 outputs: parts of 17 rows
+@pytest.mark.parametrize(
+  ("rows", "outputs", "at_once"), [(1, 52, 4), (2, 51, 1), (3, 52, 4), (5, 54, 2), (8, 52, 1)]
+)
+def test_a_product_is_that_of_numpy(rows, outputs, at_once, dtype):
+  assert summed.outputs_at_once(max(2, rows), outputs) == at_once
   rng = np.random.default_rng(rows)
-  x, w = rng.normal(size=(rows, 40)), rng.normal(size=(51, 40))
+  x, w = rng.normal(size=(rows, 40)), rng.normal(size=(outputs, 40))
   kept = jnp.asarray(w, dtype)
   run = jax.jit(summed.product).lower(kept, jnp.asarray(x, jnp.float32))
   found = run.compile(summed.COMPILER_OPTIONS)(kept, jnp.asarray(x, jnp.float32))
-  assert found.dtype == jnp.float32 and found.shape == (rows, 51)
+  assert found.dtype == jnp.float32 and found.shape == (rows, outputs)
   np.testing.assert_allclose(found, x @ np.asarray(kept, np.float64).T, atol=1e-5)
 
 
@@ -53,8 +53,9 @@ def test_what_is_no_number_in_one_row_stays_there(always):
 def test_where_it_pays():
   weight = lambda *shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype)
   layer, long, small = weight(960, 576), weight(576, 1536), weight(64, 192)
-  assert [rows for rows in range(1, 9) if summed.pays(rows, layer)] == [2, 3, 4, 5]
-  assert [rows for rows in range(1, 9) if summed.pays(rows, long)] == [2]
+  assert [rows for rows in range(1, 9) if summed.pays(rows, layer)] == [*range(2, 9)]
+  assert [rows for rows in range(1, 9) if summed.pays(rows, long)] == [2, 3, 4, 5]
+  assert not summed.pays(9, layer)
   assert not any(summed.pays(rows, small) for rows in range(1, 9))
   assert summed.pays(1, weight(960, 576, dtype=jnp.bfloat16))
 
@@ -69,7 +70,7 @@ def test_the_input_is_computed_once(always):
 
   text = jax.jit(run).lower(jnp.ones((1, 3, 8)), jnp.ones(8)).compile(prepare.compiler_options(w))
   loops = [c for c in text.as_text().split("\n\n") if re.search(r"ROOT .* reduce\(.*reduce", c)]
-  of_sums = [c for c in loops if c.count("parameter(") and "f32[6]" in c]
+  of_sums = [c for c in loops if c.count("parameter(") and "f32[3]" in c]
   assert of_sums and not any("f32[8]{0} parameter" in c or "rsqrt" in c for c in of_sums)
 
 

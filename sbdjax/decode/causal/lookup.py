@@ -30,6 +30,10 @@ class Found(NamedTuple):
   token_BxR: jax.Array
   count_B: jax.Array
 
+  def first(self, size: int) -> Found:
+    """The first `size` drafts of each row."""
+    return Found(self.token_BxR[:, :size], jnp.minimum(self.count_B, size))
+
 
 class Lookup(Part):
   """Base of the ways to find drafts in a text.
@@ -43,6 +47,12 @@ class Lookup(Part):
   @property
   def width(self) -> int:
     raise NotImplementedError
+
+  @property
+  def sizes(self) -> tuple[int, ...]:
+    """Numbers of drafts that a forward is compiled for, ascending up to `width`: the smallest that
+    holds the drafts of all rows is run."""
+    return (self.width,) if self.width else ()
 
   def check(self, vocab_size: int) -> None:
     """Raises UsageError where its drafts are not for a model with so many tokens."""

@@ -21,7 +21,8 @@ With a `lookup`, drafts that were found in the row's own text or in a table of n
 too, as a second chain after c, the *branch*: [c d_1..d_m | g_1..g_r | second choices | blocks]. What
 is accepted of either is a prefix of AR's text, so the longer one counts; this needs common noise as
 well. No block stands after the branch: where it wins, the next forward has no drafts of the masked
-half. A forward in which no row found anything is one without the branch.
+half. The branch is as long as the rows' drafts need, of the sizes that the look-up has; a forward in
+which no row found anything is one without it.
 """
 
 from __future__ import annotations
@@ -172,10 +173,11 @@ class VerifiedSBD(Method):
       if not self.lookup.width:
         return over_drafts(params, state, None)
       found = self.lookup(state.out.tokens_BxC, state.out.length_B)
-      return jax.lax.cond(
-        jnp.any((found.count_B > 0) & ~state.out.done_B),
-        lambda: over_drafts(params, state, found),
-        lambda: over_drafts(params, state, None),
+      most = jnp.max(jnp.where(state.out.done_B, 0, found.count_B))
+      branches = [None, *map(found.first, self.lookup.sizes)]
+      shorter_S = jnp.array((0, *self.lookup.sizes[:-1]))
+      return jax.lax.switch(
+        jnp.sum(most > shorter_S), [partial(over_drafts, params, state, x) for x in branches]
       )
 
     def step(params: Any, state: VerifiedState) -> VerifiedState:
