@@ -58,10 +58,7 @@ def curve_of(x: dict[str, Any]) -> tuple[str, str]:
 
 @functools.cache
 def held_out() -> dict[tuple[str, str], dict[str, ByText]]:
-  """Curve -> setting -> held-out chains, by ascending cost; all orders of a chain averaged.
-
-  Costs are blocks run, in forwards of the trunk.
-  """
+  """Curve -> setting -> held-out chains, by ascending cost: blocks run, in forwards of the trunk."""
   cost, log_prob = collections.defaultdict(list), collections.defaultdict(list)
   found: dict[tuple[str, str], dict[str, ByText]] = collections.defaultdict(dict)
   records = lines("likelihood.jsonl")
@@ -75,7 +72,7 @@ def held_out() -> dict[tuple[str, str], dict[str, ByText]]:
   chains = list(dict.fromkeys(x["chain"] for x in records))
   mean = lambda of, curve, setting: [float(np.mean(of[curve, setting, c])) for c in chains]
   for curve, setting in dict.fromkeys(key[:2] for key in cost):
-    each = mean(cost, curve, setting), mean(log_prob, curve, setting)
+    each = (mean(of, curve, setting) for of in (cost, log_prob))
     found[curve][setting] = ByText(*each, [records[0]["length"]] * len(chains))
   for noise in NOISES:
     found["mdm", noise] |= found["mdm", LIMIT]
@@ -130,8 +127,8 @@ def speculative() -> dict[tuple[str, str], ByText]:
 
 def passed(raised: bool = False) -> tuple[int, int]:
   """Settings whose ratio, or its bound, is at least 1.5 with the interval above 1 for both schedules; and all."""
-  found = [[least(x, noise, raised) for noise in NOISES] for x in speculative().values()]
-  good = [all(x.value >= 1.5 and x.low > 1 for x in pair) for pair in found]
+  ratios = lambda x: [least(x, noise, raised) for noise in NOISES]
+  good = [all(r.value >= 1.5 and r.low > 1 for r in ratios(x)) for x in speculative().values()]
   return sum(good), len(good)
 
 
@@ -183,7 +180,7 @@ def sampled() -> list[dict[str, Any]]:
 
 
 def natural() -> list[dict[str, Any]]:
-  """Records of held-out chains of the samples' length, with a `name`."""
+  """Records of held-out chains, with a `name`."""
   found = [x for x in lines("points.jsonl") if "decoder" not in x["settings"]]
   stem = lambda x: pathlib.Path(x["settings"]["fasta"]).stem
   return [x | {"name": f"held-out chains, {stem(x)}"} for x in found]
@@ -206,9 +203,8 @@ def samples() -> str:
 
 
 def _said_of(x: dict[str, Any]) -> tuple[str, str, str, int, int]:
-  count = len(x["each"]["valid"])
   shares = share(x, "valid").shown(2), share(x, "identity").shown(3)
-  return *shares, f"{x['heavy']:.2f}", x["genes"], count
+  return *shares, f"{x['heavy']:.2f}", x["genes"], len(x["each"]["valid"])
 
 
 def loss(kind: str) -> float:
@@ -224,7 +220,7 @@ def split() -> str:
 
 
 def measured() -> tuple[int, int, int]:
-  """Held-out chains, orders of each, plans of each."""
+  """Held-out chains, orders and plans of each."""
   first, *_ = found = lines("likelihood.jsonl")
   orders = sum(x["orders"] for x in found if x["chain"] == first["chain"])
   return len({x["chain"] for x in found}), orders, orders * first["plans_per_order"]
