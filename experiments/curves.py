@@ -5,7 +5,8 @@
 
 Without runs the recorded points are drawn anew. With `--together` all metrics share one panel, for
 runs that have different ones. With `--bits` losses are divided by ln 2: bits per character where a
-token is a character. One run of each, so there are no intervals.
+token is a character. One run of each, so there are no intervals. A point says from which commit it was
+read, and from which its run was trained.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sbdjax import figures
+from sbdjax.evals import record
 
 # Metrics and runs in words; others are shown as they are named.
 METRICS = {
@@ -37,23 +39,29 @@ RUNS = {
 
 def read(workdir: pathlib.Path, metric: str) -> list[tuple[int, float]]:
   """(step, value) pairs of one metric of a run, in order."""
-  points = []
-  for line in (workdir / "metrics.jsonl").read_text().splitlines():
-    record = json.loads(line)
-    if metric in record:
-      points.append((record["step"], record[metric]))
-  return points
+  lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+  return [(line["step"], line[metric]) for line in lines if metric in line]
+
+
+def trained(workdir: pathlib.Path) -> dict[str, Any]:
+  """The commit that a run was trained from, as its workdir tells."""
+  found = json.loads((workdir / "env.json").read_text())
+  return {name: found[name] for name in ("git_commit", "git_modified")}
 
 
 def points_of(runs: Sequence[str], metrics: Sequence[str], bits: bool) -> list[dict[str, Any]]:
-  """What is recorded: a point of a curve each, of runs given as NAME=WORKDIR."""
+  """What is recorded: a point of a curve each, of runs given as NAME=WORKDIR, with its provenance."""
   unit, scale = ("bits per character", 1 / math.log(2)) if bits else ("nats per token", 1.0)
-  return [
-    dict(run=name, metric=metric, step=step, value=scale * value, unit=unit)
-    for metric in metrics
-    for name, _, workdir in (run.partition("=") for run in runs)
-    for step, value in read(pathlib.Path(workdir), metric)
-  ]
+  read_now, found = record.provenance(), []
+  for metric in metrics:
+    for name, _, folder in (run.partition("=") for run in runs):
+      workdir = pathlib.Path(folder)
+      about = read_now | {"trained": trained(workdir)}
+      found += [
+        dict(run=name, metric=metric, step=step, value=scale * value, unit=unit) | about
+        for step, value in read(workdir, metric)
+      ]
+  return found
 
 
 def draw(lines: Sequence[dict[str, Any]], path: pathlib.Path, together: bool = False) -> None:

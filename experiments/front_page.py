@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection
 from types import ModuleType
 
-from sbdjax.evals import markdown, paired, wording
+from sbdjax.evals import equal_quality, markdown, paired, wording
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -80,12 +80,13 @@ def one_task(shown: Collection[tuple[str, str]] | None = None) -> str:
     of_way = [p for p in points if (p.label, p.decoder["name"]) == (model, name)]
     good = [p for p in of_way if p.values["accuracy"].value >= least]
     if not good:
-      most = max(p.values["accuracy"].value for p in of_way)
-      rows.append((model, wording.method(name), "none as right", f"at most {100 * most:.0f} %", ""))
+      most = max(one.matched(records[p.record]) for p in of_way)
+      exact = f"at most {one.as_percent(most)}"
+      rows.append((model, wording.method(name), "none as right", exact, ""))
       continue
     best = max(good, key=lambda p: p.values["tpf"].value)
-    right, text = best.values["accuracy"], one.texts_of(records[best.record], records)
-    exact = f"{100 * right.value:.0f} [{100 * right.low:.0f}, {100 * right.high:.0f}] %"
+    text = one.texts_of(records[best.record], records)
+    exact = one.as_percent(one.matched(records[best.record]))
     per_forward = one.per_forward(records[best.record]).shown(2)
     rows.append((model, wording.method(name), per_forward, exact, text))
   head = ("trained by", "decoded by", "tokens per forward", "exact match", "texts")
@@ -114,27 +115,21 @@ def by_the_clock() -> str:
 def results() -> str:
   """What came out of each experiment, losses included."""
   saved, ratio = freedave.saved, jacobi.tpf
-  no_residual, two_causal = (
-    text8.at_likelihood("ablations/likelihood.jsonl", name)
-    for name in ("no_residual", "two_causal")
-  )
-  spelled, likely = text8.at_spelling(), text8.at_likelihood()
+  match = lambda *wanted: one.as_percent(one.right(*wanted))
   above, above_too = text8.spelling_above_one(), text8.likelihood_above_one()
-  low, high = protein.spread()
   said = {
     "one_task": (
       "every method on exercises with one right answer, exact match: the table above; no reveal rule keeps AR's "
-      f"{100 * one.right('SBD', 'ar'):.0f} %, verified SBD does at up to "
-      f"{one.tpf('SBD', 'sbd_verified', drafting='fan_out', block_size=8, candidates=True):.2f} tokens per forward; "
-      f"Jacobi Forcing with a frozen teacher keeps {100 * one.right('Jacobi Forcing, frozen teacher', 'ar'):.0f} of "
-      f"{100 * one.right('NTP', 'ar'):.0f} %; **a loss**: with hard labels it keeps "
-      f"{100 * one.right('Jacobi Forcing', 'ar'):.0f}"
+      f"{match('SBD', 'ar')}, verified SBD does at up to "
+      f"{one.tpf('SBD', 'sbd_verified', drafting='fan_out', block_size=8, candidates=True).shown()} tokens per forward; "
+      f"Jacobi Forcing with a frozen teacher keeps {match('Jacobi Forcing, frozen teacher', 'ar')} of {match('NTP', 'ar')}; "
+      f"**a loss**: with hard labels it keeps {match('Jacobi Forcing', 'ar')}"
     ),
     "sbd_stories260k": (
       "SBD as in the table above: **a loss**, one token at a time within a block (gamma 0) already costs "
       f"{markdown.percent(sbd.cost(0.0))} against AR of the same weights; the "
       f"next-token term keeps the model ({100 * sbd.above_ntp('SBD'):+.1f} % validation loss, without it "
-      f"{100 * sbd.above_ntp('SBD w/o NTP term'):+.0f} %)"
+      f"{100 * sbd.above_ntp('SBD w/o NTP term'):+.0f} %: one run each, no interval)"
     ),
     "sbd_verified": (
       "AR's text token for token with up to "
@@ -148,26 +143,20 @@ def results() -> str:
       f"{saved(16, 'freedave d=8 tree').shown(2)}"
     ),
     "jacobi_stories260k": (
-      f"{ratio():.2f} tokens per forward against {ratio(jacobi.ORIGINAL):.2f} before forcing, "
-      f"{ratio(decoding='window + recycling'):.2f} with window and recycling; **a loss**: the forced model's own text "
-      f"gets worse (judge NLL {jacobi.nll(jacobi.FORCED[2]):.2f} against {jacobi.nll(jacobi.ORIGINAL):.2f}). CLLM* goes "
-      f"further the same way ({ratio(jacobi.CLLM):.2f} tokens per forward at {jacobi.nll(jacobi.CLLM):.2f}, against "
-      f"{ratio(jacobi.FORCED[1]):.2f} at {jacobi.nll(jacobi.FORCED[1]):.2f} after as many updates)"
+      f"{ratio().shown()} tokens per forward against {ratio(jacobi.ORIGINAL).shown()} before forcing, "
+      f"{ratio(decoding='window + recycling').shown()} with window and recycling; **a loss**: the forced model's own text "
+      f"gets worse (judge NLL {jacobi.nll(jacobi.FORCED[2]).shown()} against {jacobi.nll(jacobi.ORIGINAL).shown()}). **CLLM\\* "
+      f"beats it in tokens per forward**, with worse text still ({ratio(jacobi.CLLM).shown()} at {jacobi.nll(jacobi.CLLM).shown()}, "
+      f"against {ratio(jacobi.FORCED[1]).shown()} at {jacobi.nll(jacobi.FORCED[1]).shown()} after as many updates)"
     ),
     "ssmd_text8": (
-      f"masked diffusion (MDM) needs {spelled[0]:.1f} to {spelled[1]:.1f} times the NFE of SSMD at equal spelling "
-      f"accuracy, {likely[0]:.1f} to {likely[1]:.1f} times at equal likelihood; **wide intervals**: by the standard errors "
-      f"{above[0]} of {above[1]} settings are above 1 by spelling, {above_too[0]} of {above_too[1]} by likelihood; **both ablations fall below "
-      f"MDM** ({no_residual[0]:.1f} to {no_residual[1]:.1f} times without output residual, {two_causal[0]:.1f} "
-      f"to {two_causal[1]:.1f} with two causal blocks), the paper's only below the full model"
+      f"masked diffusion (MDM) needs {equal_quality.ends_shown(text8.spelling_ratios(), 1)} times the NFE of SSMD at equal spelling "
+      f"accuracy, {equal_quality.ends_shown(text8.likelihood_ratios(), 1)} times at equal likelihood; **wide intervals**: by the "
+      f"standard errors {above[0]} of {above[1]} settings are above 1 by spelling, {above_too[0]} of {above_too[1]} by likelihood; "
+      f"**both ablations fall below MDM**, the paper's only below the full model. {text8.against_ablations()}"
     ),
     "ssmd_stories260k": stories.in_short(),
-    "ssmd_protein": (
-      "a causal block on a frozen protein model: its trunk alone needs "
-      f"{low:.1f} to {high:.1f} times the NFE at equal likelihood. **Fragile**: the curve is flat there, and "
-      f"{high:.1f} becomes {protein.largest(0.006):.1f} if its likelihood were 0.006 nats per residue worse "
-      f"(standard error over proteins: {protein.stderr():.2f})"
-    ),
+    "ssmd_protein": protein.in_short(),
     "ssmd_antibody": antibody.in_short(),
     "benchmarks_lm": benchmarks_lm.in_short(),
     "benchmarks": (

@@ -11,10 +11,12 @@ Two kinds of comments, which a reader of the page does not see:
                                                        of the paragraph before: each figure is in it as
                                                        it stands here, and is the expression's value
 
+Files that hold nothing but tables of the records (`FILES`) are written and checked whole.
+
 An expression is evaluated among the functions of that file, which read the records. It gives a number or
 several (an interval), as many as the figure has, rounded as the figure is; of a figure with a % sign a
 hundred times that. `<!-- no record: 60; eq. 8 -->` names figures of the paragraph before that are settings,
-names or quotations.
+names or quotations. Measured figures have a record.
 """
 
 from __future__ import annotations
@@ -35,17 +37,37 @@ EXPERIMENTS = ROOT / "experiments"
 WHOLE = (
   "README.md",
   "docs/results.md",
+  "docs/finetune.md",
+  "docs/models.md",
+  "docs/scale.md",
+  "experiments/benchmarks/README.md",
+  "experiments/freedave_stories260k/README.md",
+  "experiments/jacobi_stories260k/README.md",
+  "experiments/kernels/README.md",
+  "experiments/one_task/README.md",
   "experiments/sbd_stories260k/README.md",
   "experiments/sbd_verified/README.md",
+  "experiments/ssmd_protein/README.md",
+  "experiments/ssmd_stories260k/README.md",
+  "experiments/ssmd_text8/README.md",
 )
+# Files that are tables alone, below experiments/ -> (file, function that gives their text).
+FILES = {
+  "one_task/tables.md": ("one_task/tables.py", "every_point"),
+  "one_task/tables.tex": ("one_task/tables.py", "every_point_in_tex"),
+  "ssmd_protein/tables.md": ("ssmd_protein/sample.py", "recorded_table"),
+  "ssmd_text8/tables.md": ("ssmd_text8/report.py", "all_tables"),
+  "ssmd_text8/ablations/tables.md": ("ssmd_text8/report.py", "all_tables_of_ablations"),
+}
 
 _TABLE = re.compile(r"<!-- table: (\S+) (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 _FIGURES = re.compile(r"<!-- figures, (\S+): (.*?) -->", re.DOTALL)
 _NO_RECORD = re.compile(r"<!-- no record: (.*?) -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-# What stands in code, in headings and under pictures, and where links lead, is no figure.
+# What stands in code, in headings and under pictures, where links lead, and what numbers the points of
+# a list or names an article, is no figure.
 _NO_PROSE = re.compile(
-  r"```.*?```|`[^`\n]*`|!\[[^]]*\]\([^)]*\)|\]\([^)]*\)|^\|[-| ]*\|$|^#[^\n]*$",
+  r"```.*?```|`[^`\n]*\n?[^`\n]*`|!\[[^]]*\]\([^)]*\)|\]\([^)]*\)|^\|[-| ]*\|$|^#[^\n]*$|^\d+\. |arXiv:[\d.]+",
   re.DOTALL | re.MULTILINE,
 )
 # Not those in names, like 260K.
@@ -88,6 +110,12 @@ def table_of(file: str, function: str) -> str:
   return getattr(module_of(file), function)().strip("\n")
 
 
+@functools.cache
+def values_of(file: str, expression: str) -> list[float]:
+  """The numbers that an expression among the functions of a file gives."""
+  return flat(eval(expression, dict(vars(module_of(file)))))
+
+
 def with_tables(text: str) -> str:
   """`text` with its tables written anew."""
 
@@ -117,10 +145,10 @@ def is_value(written: str, value: float) -> bool:
   return float(plain) == float(f"{value:.{len(plain.partition('.')[2])}f}")
 
 
-def check_figure(figure: str, expression: str, names: dict[str, Any]) -> str:
+def check_figure(file: str, figure: str, expression: str) -> str:
   """Why a figure is not the expression's value; empty: it is."""
   scale = 100 if "%" in figure else 1
-  values = [scale * x for x in flat(eval(expression, dict(names)))]
+  values = [scale * x for x in values_of(file, expression)]
   found = numbers(figure)
   if len(found) != len(values) or not all(map(is_value, found, values)):
     shown = ", ".join(f"{x:.6g}" for x in values)
@@ -142,31 +170,37 @@ class Paragraph(NamedTuple):
   no_record: list[str]
 
 
-def paragraphs(text: str) -> Iterator[Paragraph]:
+_CUT = re.compile(rf"(?:(?:{_FIGURES.pattern}|{_NO_RECORD.pattern})\s*)+", re.DOTALL)
+
+
+def parts(text: str) -> list[str]:
   """A page cut after every comment, or group of comments, about figures."""
-  text = _TABLE.sub("", text)
-  cut = re.compile(rf"((?:(?:{_FIGURES.pattern}|{_NO_RECORD.pattern})\s*)+)", re.DOTALL)
-  first = 0
-  for found in cut.finditer(text):
-    yield _paragraph(text[first : found.start()], found.group(0))
-    first = found.end()
-  yield _paragraph(text[first:], "")
+  ends = [found.end() for found in _CUT.finditer(text)]
+  return [text[first:last] for first, last in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-def _paragraph(prose: str, comments: str) -> Paragraph:
-  figures = [
-    (file, *(part.strip() for part in entry.split(" = ", 1)))
-    for file, entries in _FIGURES.findall(comments)
-    for entry in entries.split(";")
-  ]
-  no_record = [part.strip() for of in _NO_RECORD.findall(comments) for part in of.split(";")]
-  return Paragraph(_NO_PROSE.sub(" ", _COMMENT.sub("", prose)), figures, no_record)
+def paragraphs(text: str) -> Iterator[Paragraph]:
+  """The parts of a page, read."""
+  for part in parts(_TABLE.sub("", text)):
+    figures = [
+      (file, *(word.strip() for word in entry.split(" = ", 1)))
+      for file, entries in _FIGURES.findall(part)
+      for entry in entries.split(";")
+    ]
+    no_record = [word.strip() for of in _NO_RECORD.findall(part) for word in of.split(";")]
+    yield Paragraph(_NO_PROSE.sub(" ", _COMMENT.sub("", part)), figures, no_record)
+
+
+@functools.cache
+def pattern_of(figure: str) -> re.Pattern[str]:
+  """A figure by itself, lines broken anywhere."""
+  words = r"\s+".join(map(re.escape, figure.split()))
+  return re.compile(rf"(?<![\w.,+-]){words}(?![\d]|[.,]\d)")
 
 
 def _has(prose: str, figure: str) -> re.Match | None:
-  """Where a figure stands by itself, lines broken anywhere."""
-  words = r"\s+".join(map(re.escape, figure.split()))
-  return re.search(rf"(?<![\w.,+-]){words}(?![\d]|[.,]\d)", prose)
+  """Where a figure stands."""
+  return pattern_of(figure).search(prose)
 
 
 def check_paragraph(paragraph: Paragraph, whole: bool) -> Iterator[str]:
@@ -180,7 +214,7 @@ def check_paragraph(paragraph: Paragraph, whole: bool) -> Iterator[str]:
     if not _has(paragraph.prose, figure):
       yield f"{figure!r} of a comment is not in the paragraph before it: {prose.strip()[-80:]!r}"
       continue
-    problem = check_figure(figure, expression, vars(module_of(file)))
+    problem = check_figure(file, figure, expression)
     if problem:
       yield problem
   if whole:
@@ -208,14 +242,34 @@ def problems(name: str, text: str) -> Iterator[Problem]:
     yield from (Problem(name, message) for message in check_paragraph(paragraph, name in WHOLE))
 
 
+def file_problems(name: str, text: str) -> Iterator[Problem]:
+  """What differs between a file of `FILES` and its records."""
+  if text.strip("\n") != table_of(*FILES[name]):
+    message = "this is not what the records say: python experiments/tables.py --write"
+    yield Problem(f"experiments/{name}", message)
+
+
+def check_files(write: bool) -> list[Problem]:
+  """Those of all `FILES`, which are written first where that is asked for."""
+  found = []
+  for name, source in FILES.items():
+    path = EXPERIMENTS / name
+    if write:
+      path.write_text(table_of(*source) + "\n")
+    found += file_problems(name, path.read_text())
+  return found
+
+
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   what = parser.add_mutually_exclusive_group(required=True)
   what.add_argument("--check", action="store_true", help="say what differs")
   what.add_argument("--write", action="store_true", help="write the tables anew, then check")
-  parser.add_argument("pages", nargs="*", type=pathlib.Path, help="Markdown; default: all")
+  parser.add_argument(
+    "pages", nargs="*", type=pathlib.Path, help="Markdown; default: all, and FILES"
+  )
   args = parser.parse_args(argv)
-  found = []
+  found = [] if args.pages else check_files(args.write)
   for page in [path.resolve() for path in args.pages] or pages():
     if args.write:
       page.write_text(with_tables(page.read_text()))

@@ -15,6 +15,7 @@ import numpy as np
 
 RESAMPLES = 10_000
 SHARE = 0.95
+_NORMAL_95 = 1.96  # standard errors on either side
 # Drawn numbers held at a time.
 _CHUNK = 4_000_000
 
@@ -46,6 +47,17 @@ class Interval(NamedTuple):
       None if x is None else f"{scale * x:{sign}.{digits}f}" for x in (self.value, *self[1:])
     )
     return f"{value}" if None in bounds else f"{value} [{', '.join(map(str, bounds))}]"
+
+
+def normal(value: float, stderr: float | None) -> Interval:
+  """The normal 95 % interval of a standard error, where nothing is kept of single texts.
+
+  Args:
+    stderr: None: nothing is known, and there are no bounds.
+  """
+  if stderr is None:
+    return Interval(value)
+  return Interval(value, value - _NORMAL_95 * stderr, value + _NORMAL_95 * stderr)
 
 
 def mean(values: np.ndarray) -> np.ndarray:

@@ -40,6 +40,11 @@ def test_ratios_of_sums_have_the_error_of_the_delta_method():
   assert (ratio.high - ratio.low) / 2 == pytest.approx(1.96 * error, rel=0.15)
 
 
+def test_a_standard_error_gives_normal_bounds():
+  assert bootstrap.normal(2.0, 0.1) == pytest.approx((2.0, 1.804, 2.196))
+  assert bootstrap.normal(2.0, None) == (2.0, None, None)
+
+
 def test_a_reference_is_drawn_with_the_same_texts():
   rng = np.random.default_rng(0)
   nats, tokens = rng.uniform(10, 300, 40), rng.integers(50, 100, 40)

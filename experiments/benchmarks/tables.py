@@ -243,6 +243,33 @@ def of_method(checkpoint: str, method: str) -> tuple[dict[str, Any], dict[str, A
   return record, row
 
 
+def pairs_of(prompts: int) -> tuple[float, float, float]:
+  """(ratio, lowest, highest) of AR of the small model on so many prompts, over pairs of runs."""
+  (row,) = (
+    row
+    for record in lines("throughput_cpu.jsonl")
+    for row in record["rows"]
+    if record["prompts"] == prompts and row["method"] == "ar"
+  )
+  return row["ratio"], row["ratio_low"], row["ratio_high"]
+
+
+def filled(checkpoint: str) -> tuple[float, float]:
+  """What filling every slot could give at most: 1 / the share of useful forwards, over methods."""
+  found = [
+    1 / row["padded"]["occupancy"]
+    for record in lines("throughput_cpu.jsonl")
+    for row in record["rows"]
+    if record["checkpoint"] == checkpoint
+  ]
+  return min(found), max(found)
+
+
+def useful(checkpoint: str, method: str) -> float:
+  """Share of a padded batch's forwards that belonged to texts which had not ended."""
+  return of_method(checkpoint, method)[1]["padded"]["occupancy"]
+
+
 def faster(checkpoint: str, method: str) -> float:
   """Continuous decoding / padded batches, tokens/s, by a method of a model."""
   return of_method(checkpoint, method)[1]["ratio"]
@@ -257,6 +284,42 @@ def tokens_a_text(checkpoint: str, method: str) -> float:
 def limit(checkpoint: str, method: str) -> float:
   """Mean of the rows' limits."""
   return of_method(checkpoint, method)[0]["limits"]["mean"]
+
+
+def compiled(case: str) -> tuple[float, float]:
+  """Seconds of compiling before and after a change."""
+  (found,) = [r for r in lines("cpu_losses.jsonl") if r["name"] == case]
+  return tuple(found["compile_seconds"])
+
+
+def peak(number: int) -> float:
+  """GiB of a device, by the line of dry_run.jsonl."""
+  return lines("dry_run.jsonl")[number]["total"] / GIB
+
+
+def read_speed(threads: int) -> tuple[float, float, float]:
+  """GB/s of reading memory beside the first line of peers_cpu.jsonl: median, low, high."""
+  found = lines("peers_cpu.jsonl")[0]["read_bandwidth"][str(threads)]
+  return tuple(found[name] / 1e9 for name in ("median", "low", "high"))
+
+
+def times_ar(number: int, contestant: str) -> tuple[float, float, float]:
+  """Speed of a contestant / that of our AR, with its interval over turns."""
+  found = peer(number, contestant)
+  return tuple(1 / found[name] for name in ("ratio", "ratio_high", "ratio_low"))
+
+
+def of_copy(block_size: int) -> float:
+  """Bytes a second of attention over a cache / those of a copy."""
+  (record,) = lines("attention_cpu.jsonl")
+  (found,) = [r for r in record["decoding"]["rows"] if r["block_size"] == block_size]
+  return found["of_copy"]
+
+
+def copied() -> tuple[float, float, float]:
+  """GB/s of a copy in that run: median, low, high."""
+  (record,) = lines("attention_cpu.jsonl")
+  return tuple(record["decoding"]["copy"][name] / 1e9 for name in ("median", "low", "high"))
 
 
 def opening() -> float:

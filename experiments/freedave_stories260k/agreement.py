@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
 
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.generate import Decoder
+from sbdjax.evals import record
 from sbdjax.evals.sweep import Bench
 from sbdjax.evals.sweep_points import make_point
 from sbdjax.interop.pretrained import load_pretrained
@@ -49,6 +52,15 @@ def agreement(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
   }
 
 
+def compared(model, prompts, common: dict[str, Any]) -> Iterator[dict[str, Any]]:
+  """Of each setting how often the texts equal those of static decoding."""
+  plain = canvases(model, from_flat({"name": "static", **common}), prompts, seed=0)
+  for settings in SETTINGS:
+    decoding = from_flat({"name": "freedave", **common, **settings})
+    found = canvases(model, decoding, prompts, seed=0)
+    yield {**common, **settings, **agreement(plain, found), "prompts": len(prompts)}
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--checkpoint", required=True)
@@ -63,12 +75,10 @@ def main():
   common = dict(max_tokens=args.max_tokens, temperature=args.temperature)
   for dtype in args.dtypes.split(","):
     model = load_pretrained(args.checkpoint, dtype=dtype)
-    plain = canvases(model, from_flat({"name": "static", **common}), prompts, seed=0)
-    for settings in SETTINGS:
-      decoding = from_flat({"name": "freedave", **common, **settings})
-      found = canvases(model, decoding, prompts, seed=0)
-      record = {"dtype": dtype, **common, **settings, **agreement(plain, found)}
-      print(json.dumps(record | {"prompts": len(prompts)}), flush=True)
+    about = {"dtype": dtype, "checkpoint": args.checkpoint}
+    about |= {"weights_crc32": record.fingerprint(model.params)}
+    for line in compared(model, prompts, common):
+      print(json.dumps(about | line | record.provenance()), flush=True)
 
 
 if __name__ == "__main__":

@@ -99,8 +99,16 @@ def fewer_forwards(row, static):
   return bootstrap.of_sums(columns, lambda before, after: before / after)
 
 
+def tokens_per_forward(row):
+  """Tokens / all forwards, as an Interval."""
+  if "each" not in row:
+    return Interval(row["tokens"] / nfe(row))
+  each = row["each"]
+  return bootstrap.ratio_of_sums(each["tokens"], np.array(each["nfe"]) + 1)
+
+
 HEAD = (
-  "decoding", "NFE", "fewer NFE", "tokens/NFE", "judge NLL", "against static", "repeats",
+  "decoding", "NFE", "fewer NFE", "tokens/NFE", "judge NLL", "against static", "repeats", "distinct-2",
   "accepted of drafted", "FLOPs", "8B roofline", "same text",
 )  # fmt: skip
 
@@ -116,10 +124,11 @@ def cells(row, rows, shape):
     name(row),
     f"{nfe(row):,}",
     fewer_forwards(row, static).shown(2),
-    f"{row['tokens'] / nfe(row):.2f}",
+    tokens_per_forward(row).shown(2),
     paired.judge_nll(row).shown(3),
     markdown.against(row, static),
     paired.repetition(row).shown(3),
+    f"{row['distinct_2']:.3f}",
     kept,
     f"{flops(row, shape) / flops(static, shape):.2f}x",
     f"{large_seconds(static) / large_seconds(row):.2f}x",
@@ -217,6 +226,29 @@ def saved(block_size, wanted):
 def bounds(block_size, wanted):
   """The interval of `fewer`."""
   return saved(block_size, wanted)[1:]
+
+
+def nll(block_size, wanted):
+  """Judge NLL of a point's text, with its interval."""
+  return paired.judge_nll(point(block_size, wanted))
+
+
+def judged():
+  """Judge NLL of the original model's own text, with its interval."""
+  return paired.judge_nll(recorded(4)[1])
+
+
+def arithmetic(block_size, wanted):
+  """FLOPs of a point / those of static decoding, a count."""
+  static, shape = point(block_size, "static"), shape_of_stories()
+  return flops(point(block_size, wanted), shape) / flops(static, shape)
+
+
+def agreed(dtype):
+  """(settings in which all rows were equal, settings that were run) of agreement.jsonl."""
+  lines = map(json.loads, (HERE / "agreement.jsonl").read_text().splitlines())
+  equal = [line["rows_equal"] == 1 for line in lines if line["dtype"] == dtype]
+  return sum(equal), len(equal)
 
 
 def without_storing(block_size):

@@ -14,6 +14,7 @@ import pathlib
 import sys
 
 from sbdjax import figures
+from sbdjax.bootstrap import Interval
 from sbdjax.cli import bench_parallel
 from sbdjax.evals import markdown, paired, surface
 
@@ -67,26 +68,30 @@ def methods(rows: list[dict]) -> str:
 
 
 def speed_up(row: dict, reference: dict) -> str | None:
-  """By the clock; without an interval in the record of 0.1.0, a run whose points came one by one."""
+  """By the clock, in turns of one run."""
   found = paired.speed_ratio(row, reference)
-  if found is not None:
-    return found.shown(2)
-  if "tokens_per_second" not in row:
-    return None
-  return f"{row['tokens_per_second'] / reference['tokens_per_second']:.2f}"
+  return None if found is None else found.shown(2)
+
+
+def inverse(found: Interval) -> Interval:
+  """1 / a number, and its bounds."""
+  if found.low is None or found.high is None:
+    return Interval(1 / found.value)
+  return Interval(1 / found.value, 1 / found.high, 1 / found.low)
 
 
 def ablation(rows: list[dict]) -> str:
   """Tables 4 and 5: forwards per token, as the paper has it, and its inverse."""
   return markdown.table(
-    ("training", "forwards per token", "tokens per forward", "judge NLL", "repeats"),
+    ("training", "forwards per token", "tokens per forward", "judge NLL", "repeats", "distinct-2"),
     [
       (
         r["settings"]["sweep"]["label"],
-        f"{1 / r['tpf']:.3f}",
+        inverse(paired.tokens_per_forward(r)).shown(3),
         paired.tokens_per_forward(r).shown(2),
         paired.judge_nll(r).shown(3),
         paired.repetition(r).shown(3),
+        f"{r['distinct_2']:.3f}",
       )
       for r in rows
     ],
@@ -118,18 +123,35 @@ ORIGINAL, CLLM = "stories260K", "CLLM*"
 FORCED = {n: f"Jacobi Forcing, round {n}" for n in (1, 2)}
 
 
-def tpf(
-  label: str = FORCED[2], decoding: str = "Jacobi", block_size: int = 16, name: str = "methods"
-) -> float:
+def tpf(label: str = FORCED[2], decoding: str = "Jacobi", block_size: int = 16) -> Interval:
   """Tokens per forward; of block sizes other than 16 from blocks.jsonl."""
-  name = name if block_size == 16 else "blocks"
-  return point(name, label, decoding, block_size)["tpf"]
+  name = "methods" if block_size == 16 else "blocks"
+  return paired.tokens_per_forward(point(name, label, decoding, block_size))
 
 
-def nll(label: str, name: str = "methods") -> float:
+def nll(label: str) -> Interval:
   """Judge NLL of a model's text."""
-  decoding = "AR" if label == ORIGINAL else "Jacobi"
-  return point(name, label, decoding)["judge_nll"]
+  return paired.judge_nll(point("methods", label, "AR" if label == ORIGINAL else "Jacobi"))
+
+
+def schedules_differ() -> float:
+  """Tokens per forward between the best and the worst of the trainings with noisy context in one block."""
+  found = [
+    r["tpf"] for r in read(HERE / "ablation.jsonl")
+    if r["settings"]["sweep"]["label"].endswith("NC")
+  ]  # fmt: skip
+  return max(found) - min(found)
+
+
+def second_block_adds() -> float:
+  """Tokens per forward that several blocks give beyond one with recycling, at most over block sizes."""
+  sizes = (4, 8, 16, 32, 64)
+  gains = [
+    point("blocks", FORCED[2], "multi-block + recycling", n)["tpf"]
+    - point("blocks", FORCED[2], "Jacobi + recycling", n)["tpf"]
+    for n in sizes
+  ]
+  return max(gains)
 
 
 def cost(label: str) -> tuple[float, ...]:
@@ -142,6 +164,11 @@ def counted(name: str, count: str, per: str) -> float:
   """One count of trajectories / another one."""
   (found,) = lines_of(f"{name}.jsonl")
   return found[count] / found[per]
+
+
+def texts(name: str) -> int:
+  """Whose trajectories were counted."""
+  return lines_of(f"{name}.jsonl")[0]["settings"]["examples"]
 
 
 def draw_blocks(path: pathlib.Path, rows: list[dict] | None = None) -> None:
@@ -184,6 +211,16 @@ def searched(block_size: int, num_candidates: int) -> dict:
   )
 
 
+def found(block_size: int, num_candidates: int) -> Interval:
+  """Tokens per forward of `searched`."""
+  return paired.tokens_per_forward(searched(block_size, num_candidates))
+
+
+def found_speed(block_size: int, num_candidates: int) -> Interval | None:
+  """Tokens/s of `searched`."""
+  return paired.tokens_per_second(searched(block_size, num_candidates))
+
+
 def draw_latency(path: pathlib.Path) -> None:
   """Appendix D: ms per forward against tokens per forward, of the small model."""
   timings = lines_of("forwards.jsonl")[0]
@@ -216,9 +253,14 @@ def knee(checkpoint: str) -> float:
   return timings_of(checkpoint)["knee"]["tokens"]
 
 
-def milliseconds(checkpoint: str, block_size: int) -> float:
-  """That one forward pass takes, of one row of so many tokens."""
-  return 1e3 * alone(timings_of(checkpoint))[block_size]
+def milliseconds(checkpoint: str, block_size: int) -> tuple[float, float, float]:
+  """That one forward pass takes, of one row of so many tokens: median, fastest and slowest."""
+  (timed,) = [
+    p
+    for p in timings_of(checkpoint)["points"]
+    if (p["block_size"], p["tokens"]) == (block_size, block_size)
+  ]
+  return 1e3 * timed["seconds"], 1e3 * timed["low"], 1e3 * timed["high"]
 
 
 def needed(checkpoint: str, block_size: int) -> float:

@@ -22,8 +22,9 @@ import numpy as np
 
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
+from sbdjax.data.exercises import exercises
 from sbdjax.data.files import write_atomically
-from sbdjax.evals import markdown, paired, wording
+from sbdjax.evals import exact_match, markdown, paired, wording
 from sbdjax.report import rows, tables
 from sbdjax.report.measures import Value
 from sbdjax.report.read import File, Record, collect
@@ -124,12 +125,33 @@ def one(model: str, name: str, **wanted: Any) -> Record:
   return found
 
 
-def right(model: str, name: str, **wanted: Any) -> float:
+def matched(record: Record) -> Interval:
+  """Share of exact matches, with Wilson's interval."""
+  return Interval(*(record["accuracy"][name] for name in ("value", "low", "high")))
+
+
+@functools.cache
+def _kinds(split: str, count: int, seed: int) -> tuple[str, ...]:
+  return tuple(e.kind for e in exercises(split, count, seed))
+
+
+def by_kind(record: Record) -> dict[str, Interval]:
+  """`matched` of each kind of exercise."""
+  kinds, correct = _kinds(**record["settings"]["exercises"]), record["each"]["correct"]
+  return {
+    kind: Interval(
+      *exact_match.accuracy([bool(c) for c, k in zip(correct, kinds, strict=True) if k == kind])
+    )
+    for kind in dict.fromkeys(kinds)
+  }
+
+
+def right(model: str, name: str, **wanted: Any) -> Interval:
   """Share of exact matches."""
-  return one(model, name, **wanted)["accuracy"]["value"]
+  return matched(one(model, name, **wanted))
 
 
-def right_before(model: str) -> float:
+def right_before(model: str) -> Interval:
   """`right` of AR after an earlier training with the same settings and seed (earlier.jsonl)."""
   (found,) = (
     record
@@ -137,7 +159,7 @@ def right_before(model: str) -> float:
     if record["settings"]["model"]["label"] == model
     and record["settings"]["decoder"]["name"] == "ar"
   )
-  return found["accuracy"]["value"]
+  return matched(found)
 
 
 def points_above(ours: Record, other: Record) -> Interval:
@@ -151,9 +173,9 @@ def more_right_than(model: str, other: str) -> Interval:
   return points_above(one(model, "ar"), one(other, "ar"))
 
 
-def tpf(model: str, name: str, **wanted: Any) -> float:
+def tpf(model: str, name: str, **wanted: Any) -> Interval:
   """Tokens per forward."""
-  return one(model, name, **wanted)["tpf"]
+  return per_forward(one(model, name, **wanted))
 
 
 def per_forward(record: Record) -> Interval:
@@ -172,16 +194,6 @@ def speed(**wanted: Any) -> Interval:
   ratio = paired.speed_ratio(found, ar)
   assert ratio is not None and paired.same_text(found, ar)
   return ratio
-
-
-def speed_up(**wanted: Any) -> float:
-  """`speed` without its interval."""
-  return speed(**wanted).value
-
-
-def speed_bounds(**wanted: Any) -> tuple[float | None, ...]:
-  """The interval of `speed`."""
-  return speed(**wanted)[1:]
 
 
 def more_right(ours: dict[str, Any], other: dict[str, Any]) -> Interval:
@@ -361,7 +373,7 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
 
   Block diffusion has no AR decoding of its own; there its static decoding stands for it.
   """
-  kinds = list(records[0]["by_kind"])
+  kinds = list(by_kind(records[0]))
   lines = []
   for name, group in groups(points).items():
     least = least_right(points, group[0].label)
@@ -370,10 +382,11 @@ def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
     if chosen is None:
       lines.append([name, "none", *[""] * (3 + len(kinds))])
       continue
-    values, by_kind = chosen.values, records[chosen.record]["by_kind"]
-    shown = [per_forward(records[chosen.record]).shown(2), tables.shown(values["accuracy"])]
-    shares = [f"{by_kind[kind]:.0%}" for kind in kinds]
-    text = texts_of(records[chosen.record], records)
+    record = records[chosen.record]
+    shown = [per_forward(record).shown(2), tables.shown(chosen.values["accuracy"])]
+    text = texts_of(record, records)
+    # What is right in equal texts is said once.
+    shares = ["" if text.startswith("those") else x.shown(0, 100) for x in by_kind(record).values()]
     lines.append([name, rows.annotation(chosen.decoder), *shown, text, *shares])
   heads = ["series", "setting", "tokens per forward", "exact match", "texts", *kinds]
   title = f"Fastest setting of each within {ALLOWED:.0%} of accuracy of the same model's AR"
@@ -386,13 +399,11 @@ def best() -> str:
   return tables.markdown([fastest(points, records)]).split("\n", 2)[2].strip()
 
 
-def fewer() -> float:
-  """Static decoding's forwards / those of FreeDave with four drafts, eager."""
-  static = one("block diffusion", "static")
-  return (
-    static["nfe"]
-    / one("block diffusion", "freedave", draft_steps=4, eager=True, threshold=None)["nfe"]
-  )
+def fewer() -> Interval:
+  """Static decoding's forwards / those of FreeDave with four drafts, eager, on the same exercises."""
+  freedave = one("block diffusion", "freedave", draft_steps=4, eager=True, threshold=None)
+  columns = [r["each"]["nfe"] for r in (one("block diffusion", "static"), freedave)]
+  return bootstrap.of_sums(columns, lambda before, after: before / after)
 
 
 def errors(points: Sequence[Point], records: Sequence[Record]) -> Table:
@@ -439,7 +450,7 @@ def caches() -> str:
         model,
         "threshold 0.9" if decoder["name"] == "dynamic" else "static",
         decoder["cache"],
-        as_percent(Interval(*(r["accuracy"][name] for name in ("value", "low", "high")))),
+        as_percent(matched(r)),
         "" if r is whole else points_above(r, whole).shown(1),
         per_forward(r).shown(2),
         f"{r['query_tokens'] / r['nfe']:.1f}",
@@ -464,7 +475,10 @@ def costs() -> dict[str, dict[str, Any]]:
 
 
 def methods() -> str:
-  """Every training and how it is decoded, timed in turns: speed, answers, exactness, cost of training."""
+  """Every training and how it is decoded, timed in turns: speed, answers, exactness, cost of training.
+
+  All of one run, but exact match: it is judged on the same token ids in points.jsonl.
+  """
   points, records = recorded(HERE / "points.jsonl")
   labels = {r["settings"]["model"]["checkpoint"]: r["settings"]["model"]["label"] for r in records}
   timed = paired.read(HERE / "turns_points.jsonl", HERE / "turns_speeds.jsonl")
@@ -477,7 +491,7 @@ def methods() -> str:
       if r["settings"]["model"]["checkpoint"] == folder and r["settings"]["decoder"] == decoder
     )
     record, ratio = records[number], paired.speed_ratio(row, first)
-    assert ratio is not None
+    assert ratio is not None and record["text_crc32"] == row["text_crc32"]
     drafting = decoder.get("drafting", "none").replace("none", "").replace("_", "-")
     size = f"blocks of {decoder['block_size']}" if "block_size" in decoder else ""
     said = (in_words(points[number]), drafting, rows.annotation(points[number].decoder), size)
@@ -485,9 +499,9 @@ def methods() -> str:
       (
         labels[folder],
         ", ".join(filter(None, said)),
-        as_percent(Interval(*(record["accuracy"][name] for name in ("value", "low", "high")))),
-        per_forward(record).shown(2),
-        f"{record['query_tokens'] / record['nfe']:.1f}",
+        as_percent(matched(record)),
+        paired.tokens_per_forward(row).shown(2),
+        f"{row['query_tokens'] / row['nfe']:.1f}",
         ratio.shown(2),
         texts_of(record, records),
         f"{sum(spent[run]['flops'] for run in spent[folder]['with']) / 1e12:.0f}",
@@ -500,16 +514,32 @@ def methods() -> str:
   return markdown.table(head, lines)
 
 
+def all_tables(file: str | pathlib.Path = HERE / "points.jsonl") -> list[Table]:
+  """The fastest settings, every point, and how tokens are wrong."""
+  points, records = recorded(file)
+  return [fastest(points, records), *tables.of_points(points), errors(points, records)]
+
+
+def every_point() -> str:
+  """tables.md."""
+  return tables.markdown(all_tables())
+
+
+def every_point_in_tex() -> str:
+  """tables.tex."""
+  return tables.latex(all_tables())
+
+
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--points", required=True, help="points.jsonl of measure.py")
   parser.add_argument("--out", type=pathlib.Path, required=True, help="folder to write to")
   args = parser.parse_args(argv)
 
-  points, records = recorded(args.points)
+  points, _ = recorded(args.points)
   draw(args.out / "one_task.png", points)
-  found = [fastest(points, records), *tables.of_points(points), errors(points, records)]
-  for name, text in (("tables.md", tables.markdown(found)), ("tables.tex", tables.latex(found))):
+  for name, form in (("tables.md", tables.markdown), ("tables.tex", tables.latex)):
+    text = form(all_tables(args.points))
     write_atomically(args.out / name, lambda file, text=text: file.write(text.encode()))
   print(json.dumps({"points": len(points), "written": ["one_task.png", "tables.md", "tables.tex"]}))
   return 0

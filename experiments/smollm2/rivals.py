@@ -35,7 +35,7 @@ from sbdjax.nn import adapter
 
 LOOKUP_TOKENS = 10  # transformers' own advice
 # Of `measure.METHODS`, beside AR; those that draft from n-grams need --table.
-OURS = ("prompt look-up of 4", "n-gram look-up of 2", "n-gram look-up of 1 to 15")
+OURS = ("prompt look-up of 4", "n-gram look-up of 1 to 15")
 
 Run = tuple[list[int], dict[str, Any]]
 

@@ -22,6 +22,12 @@ LOSSLESS, LOSSY, OTHERS = figures.COLOURS[0], figures.COLOURS[1], figures.GREY
 
 # Drafts that grow with what the text repeats.
 GROWING = "n-gram look-up of 1 to 15"
+# Runs in the picture, one panel each.
+RUNS = {
+  "ngrams.jsonl": "look-ups",
+  "rivals.jsonl": "beside transformers",
+  "points.jsonl": "all methods, an earlier release on another processor",
+}
 
 
 def interval(found: dict[str, float], digits: int = 2) -> str:
@@ -44,14 +50,19 @@ def recorded_kinds() -> str:
   return kinds_table(lines_of("points.jsonl"))
 
 
-def rivals() -> str:
-  """Methods without training and `transformers`, in a run of their own."""
-  return main_table(lines_of("rivals.jsonl"))
+def looked_up_runs() -> str:
+  """Look-ups, in a run of their own."""
+  return main_table(lines_of("ngrams.jsonl"))
 
 
-def rivals_kinds() -> str:
+def looked_up_kinds() -> str:
   """x AR of every kind of prompt, in that run."""
-  return kinds_table(lines_of("rivals.jsonl"))
+  return kinds_table(lines_of("ngrams.jsonl"))
+
+
+def rivals() -> str:
+  """`transformers` beside AR and our fastest, in a run of their own."""
+  return main_table(lines_of("rivals.jsonl"))
 
 
 def stories() -> str:
@@ -85,25 +96,19 @@ def ablation() -> str:
   return "\n".join(rows) + "\n"
 
 
-def rivals_prompts(kind: str = "all") -> int:
+def rivals_prompts() -> int:
   """How many there are."""
-  return lines_of("rivals.jsonl")[0]["kinds"][kind]["prompts"]
-
-
-def rival(method: str, kind: str = "all") -> tuple[float, float, float]:
-  """Tokens/s over AR's in the same turns of that run: (value, low, high)."""
-  return _speed("rivals.jsonl", method, kind)
+  return prompts("rivals.jsonl")
 
 
 def growing(kind: str = "all") -> tuple[float, float, float]:
-  """`rival` of drafts that grow with what the text repeats."""
-  return rival(GROWING, kind)
+  """Tokens/s over AR's of drafts that grow with what the text repeats: (value, low, high)."""
+  return speed(GROWING, kind, "ngrams.jsonl")
 
 
-def rivals_lossless() -> tuple[int, int]:
-  """Texts of our methods but AR in that run, and how many of them are not AR's."""
-  ours = [x for x in lines_of("rivals.jsonl")[1:] if "name" in x["settings"]]
-  return len(ours) * rivals_prompts(), sum(line["texts_that_differ"] for line in ours)
+def rival(method: str) -> tuple[float, float, float]:
+  """Tokens/s over AR's in the run beside `transformers`: (value, low, high)."""
+  return speed(method, "all", "rivals.jsonl")
 
 
 def tuned_tried() -> tuple[int, int]:
@@ -124,12 +129,10 @@ def cost(width: int) -> float:
   return json.loads((HERE / "tuned.json").read_text())["cost"][str(width)]
 
 
-def speed(method: str, kind: str = "all") -> tuple[float, float, float]:
+def speed(
+  method: str, kind: str = "all", file: str = "points.jsonl"
+) -> tuple[float, float, float]:
   """Tokens/s over AR's in the same turns: (value, low, high)."""
-  return _speed("points.jsonl", method, kind)
-
-
-def _speed(file: str, method: str, kind: str) -> tuple[float, float, float]:
   (line,) = [x for x in lines_of(file) if x["method"] == method]
   found = line["kinds"][kind]["speed_over_ar"]
   return found["value"], found["low"], found["high"]
@@ -155,26 +158,27 @@ def bounds(method: str, kind: str = "all") -> tuple[float, float]:
   return speed(method, kind)[1:]
 
 
-def tpf(method: str) -> float:
+def tpf(method: str, file: str = "points.jsonl") -> float:
   """Tokens per forward."""
-  (line,) = [x for x in lines_of("points.jsonl") if x["method"] == method]
+  (line,) = [x for x in lines_of(file) if x["method"] == method]
   return line["kinds"]["all"]["tokens_per_forward"]["value"]
 
 
-def price(method: str) -> float:
+def price(method: str, file: str = "points.jsonl") -> float:
   """Time of a forward / time of a forward of AR: tokens per forward / speed-up over AR."""
-  return tpf(method) / speed(method)[0]
+  return tpf(method, file) / speed(method, file=file)[0]
 
 
-def prompts() -> int:
+def prompts(file: str = "points.jsonl") -> int:
   """How many there are."""
-  return lines_of("points.jsonl")[0]["kinds"]["all"]["prompts"]
+  return lines_of(file)[0]["kinds"]["all"]["prompts"]
 
 
-def lossless_texts() -> tuple[int, int]:
-  """Texts of lossless methods, and how many of them are not AR's."""
-  others = [x for x in lines_of("points.jsonl")[1:] if x["settings"]["name"] != "sbd"]
-  return len(others) * prompts(), sum(line["texts_that_differ"] for line in others)
+def lossless_texts(file: str = "points.jsonl") -> tuple[int, int]:
+  """Texts of our lossless methods but AR, and how many of them are not AR's."""
+  ours = [x["settings"].get("name", "sbd") != "sbd" for x in lines_of(file)]
+  others = [x for x, own in zip(lines_of(file)[1:], ours[1:], strict=True) if own]
+  return len(others) * prompts(file), sum(line["texts_that_differ"] for line in others)
 
 
 def text_of(line: dict[str, Any]) -> str:
@@ -238,19 +242,20 @@ def colour_of(line: dict[str, Any]) -> str:
   return LOSSY if line["texts_that_differ"] > line["by_ties"] else LOSSLESS
 
 
-def draw(path: pathlib.Path, runs: Sequence[Sequence[dict[str, Any]]] | None = None) -> None:
+def draw(path: pathlib.Path, runs: dict[str, list[dict[str, Any]]] | None = None) -> None:
   """Bars of x AR with intervals, a panel for each run; beside them the values, and tokens per forward."""
-  runs = runs or [lines_of("rivals.jsonl"), lines_of("points.jsonl")]
+  runs = runs or {title: lines_of(file) for file, title in RUNS.items()}
   names = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
-  heights = [len(lines) + 1 for lines in runs]
-  limit = max(high(line) for lines in runs for line in lines) * 1.5
+  heights = [len(lines) + 1 for lines in runs.values()]
+  limit = max(high(line) for lines in runs.values() for line in lines) * 1.5
   with figures.drawing(path, figures.PAGE, 0.22 * sum(heights) + 0.6) as figure:
     panels = figure.subplots(len(runs), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axes, lines in zip(panels, runs, strict=True):
+    for axes, (title, lines) in zip(panels, runs.items(), strict=True):
       draw_bars(axes, lines[::-1])
       axes.set(xlim=(0, limit))
+      axes.set_title(title if len(runs) > 1 else "", loc="left")
     panels[-1].set(xlabel="tokens/s, AR of the same run = 1")
-    shown = {colour_of(line) for lines in runs for line in lines}
+    shown = {colour_of(line) for lines in runs.values() for line in lines}
     for colour in names if len(shown) > 1 else ():
       if colour in shown:
         panels[0].bar(0, 0, color=colour, label=names[colour])
@@ -289,7 +294,7 @@ def main(argv: list[str] | None = None) -> int:
   if args.places:
     print(places_table([json.loads(line) for line in args.places.read_text().splitlines()]))
   if args.picture:
-    draw(args.picture, [lines])
+    draw(args.picture, {"": lines})
   return 0
 
 

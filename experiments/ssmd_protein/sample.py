@@ -118,15 +118,23 @@ def table(records: list[dict]) -> str:
   return "\n".join(["# NFE at equal likelihood of held-out proteins", "", *lines, ""])
 
 
+def recorded() -> list[dict]:
+  """This folder's records."""
+  return [json.loads(line) for line in (HERE / "points.jsonl").read_text().splitlines()]
+
+
+def recorded_table() -> str:
+  """`table` of this folder's records."""
+  return table(recorded())
+
+
 def draw(path: pathlib.Path, records: list[dict] | None = None) -> None:
   """Likelihood of held-out proteins by sampler; bound and entropy of samples; all against NFE.
 
   Bars of the bound: two standard errors over samples. Those of the likelihoods would be of proteins,
   which are the same for all samplers, and as long as the curves are high.
   """
-  if records is None:
-    lines = (HERE / "points.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
+  records = recorded() if records is None else records
   points = [r for r in records if "nfe" in r]
   names = dict.fromkeys(filter(None, map(_name, records)))
   style = {name: dict(color=c, marker=m) for name, c, m in zip(

@@ -10,33 +10,49 @@ import functools
 import json
 import pathlib
 import sys
+from typing import Any
 
+from sbdjax import bootstrap
+from sbdjax.bootstrap import Interval
 from sbdjax.evals import equal_quality, markdown
+from sbdjax.evals.equal_quality import WithError
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 @functools.cache
-def curves() -> dict[str, list[tuple[float, float]]]:
-  """Sampler -> (exact mean NFE, nats per residue of held-out proteins, negated), by ascending NFE."""
-  found = {}
-  for line in (HERE / "points.jsonl").read_text().splitlines():
-    record = json.loads(line)
+def records(name: str = "points.jsonl") -> list[dict[str, Any]]:
+  """Lines of a file of this folder."""
+  return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
+
+
+@functools.cache
+def curves() -> dict[str, list[WithError]]:
+  """Sampler -> exact mean NFE, nats per residue of held-out proteins, negated; by ascending NFE."""
+  found: dict[str, list[WithError]] = {}
+  for record in records():
     for x in record.get("likelihood", ()):
       name = "ssmd" if x["decoder"] == "ssmd" else x["noise"]
-      found.setdefault(name, []).append((x["mean_nfe"], -x["nats_per_residue"]))
+      found.setdefault(name, []).append(
+        WithError(x["mean_nfe"], -x["nats_per_residue"], x["stderr"])
+      )
   return {name: sorted(curve) for name, curve in found.items()}
 
 
 @functools.cache
 def settings() -> dict[float, str]:
   """NFE of a self-speculative setting -> (N, dtau)."""
-  found = {}
-  for line in (HERE / "points.jsonl").read_text().splitlines():
-    for x in json.loads(line).get("likelihood", ()):
-      if x["decoder"] == "ssmd":
-        found[x["mean_nfe"]] = f"({x['n_inner']}, {x['dtau']:g})"
-  return found
+  return {
+    x["mean_nfe"]: f"({x['n_inner']}, {x['dtau']:g})"
+    for record in records()
+    for x in record.get("likelihood", ())
+    if x["decoder"] == "ssmd"
+  }
+
+
+def with_errors(noise: str = "cosine") -> list[Interval | None]:
+  """`ratios` without a shift, each sampler as if measured on proteins of its own."""
+  return [equal_quality.interval_of_errors(x, curves()[noise]) for x in curves()["ssmd"]]
 
 
 def ratios(noise: str = "cosine", shift: float = 0.0) -> tuple[float, ...]:
@@ -47,11 +63,16 @@ def ratios(noise: str = "cosine", shift: float = 0.0) -> tuple[float, ...]:
     shift: nats per residue by which that likelihood is made worse first.
   """
   found = []
-  for cost, quality in curves()["ssmd"]:
-    other = equal_quality.cost_at(curves()[noise], quality - shift)
+  for cost, quality, _ in curves()["ssmd"]:
+    other = cost_at(noise, quality - shift)
     if other is not None:
       found.append(other / cost)
   return tuple(found)
+
+
+def cost_at(noise: str, quality: float) -> float | None:
+  """NFE at which the trunk alone has a likelihood."""
+  return equal_quality.cost_at([x[:2] for x in curves()[noise]], quality)
 
 
 def spread(noise: str = "cosine", shift: float = 0.0) -> tuple[float, float]:
@@ -68,27 +89,24 @@ def largest(shift: float = 0.0) -> float:
 
 def stderr() -> float:
   """The largest standard error over proteins of a self-speculative sampler's likelihood."""
-  records = map(json.loads, (HERE / "points.jsonl").read_text().splitlines())
-  return max(
-    x["stderr"] for r in records for x in r.get("likelihood", ()) if x["decoder"] == "ssmd"
-  )
+  return max(x.stderr for x in curves()["ssmd"])
 
 
 def comparison() -> str:
   """NFE at equal likelihood."""
   rows = []
-  for cost, quality in curves()["ssmd"]:
-    cosine, linear = (equal_quality.cost_at(curves()[n], quality) for n in ("cosine", "linear"))
+  for (cost, quality, error), ratio in zip(curves()["ssmd"], with_errors(), strict=True):
+    cosine, linear = (cost_at(noise, quality) for noise in ("cosine", "linear"))
     if cosine is None:
       continue
-    most = f"more than {curves()['linear'][-1][0]:.0f}"
-    shifted = equal_quality.cost_at(curves()["cosine"], quality - 0.006)
+    most = f"more than {curves()['linear'][-1].cost:.0f}"
+    shifted = cost_at("cosine", quality - 0.006)
     rows.append(
       (
-        f"{-quality:.3f}",
+        bootstrap.normal(-quality, error).shown(3),
         f"{cost:.1f} {settings()[cost]}",
         f"{cosine:.1f}",
-        f"{cosine / cost:.1f}",
+        equal_quality.shown(ratio, 1),
         None if shifted is None else f"{shifted / cost:.1f}",
         most if linear is None else f"{linear:.1f}",
       )
@@ -100,9 +118,91 @@ def comparison() -> str:
   return markdown.table(head, rows)
 
 
+def bound(record: dict[str, Any]) -> Interval:
+  """Nats per residue under the trunk, with its error over samples or proteins."""
+  return bootstrap.normal(record["bound"], record["bound_stderr"])
+
+
+def held_out() -> dict[str, Any]:
+  """The record of held-out proteins."""
+  (found,) = [r for r in records() if "bound" in r and "nfe" not in r]
+  return found
+
+
+def sampled() -> list[dict[str, Any]]:
+  """Records of samples, from the worst bound to the best."""
+  return sorted((r for r in records() if "nfe" in r), key=lambda r: -r["bound"])
+
+
+def samples() -> str:
+  """Samples of both, by their settings."""
+  rows = [
+    (
+      "held-out proteins",
+      None,
+      None,
+      bound(held_out()).shown(),
+      f"{held_out()['entropy']:.2f}",
+      None,
+    )
+  ]
+  for record in (r for r in records() if "nfe" in r):
+    decoder = record["settings"]["decoder"]
+    alone = decoder["name"] == "mdm"
+    rows.append(
+      (
+        "trunk alone" if alone else "with the causal block",
+        f"{decoder['steps']} steps" if alone else f"N = {decoder['n_inner']}, Δτ = {decoder['dtau']:g}",
+        f"{record['nfe']:.1f}",
+        bound(record).shown(),
+        f"{record['entropy']:.2f}",
+        None if alone else f"{record['acceptance']:.2f}",
+      )
+    )  # fmt: skip
+  head = (
+    "sampler",
+    "setting",
+    "NFE",
+    "bound under the trunk, nats per residue",
+    "entropy",
+    "accepted",
+  )
+  return markdown.table(head, rows)
+
+
+def loss(run: str, metric: str) -> float:
+  """The last bound of a training, nats per residue of validation proteins."""
+  found = [
+    x["value"] for x in records("losses.jsonl") if x["run"] == run and x["metric"].endswith(metric)
+  ]
+  return found[-1]
+
+
+def headroom() -> dict[str, Any]:
+  """What the drafts' loss by number of masks says of held-out proteins."""
+  (found,) = [r for r in records() if "by_masks" in r]
+  return found
+
+
+def by_masks(first: int, last: int) -> tuple[float, float]:
+  """The smallest and the largest loss of drafts with `first` to `last` masked residues."""
+  found = headroom()["by_masks"][first - 1 : last]
+  return min(found), max(found)
+
+
+def in_short() -> str:
+  """A sentence for the page of all results."""
+  ends = equal_quality.ends_shown(with_errors(), 1)
+  return (
+    f"a causal block on a frozen protein model: its trunk alone needs {ends} times the NFE at equal likelihood (by standard "
+    f"errors as if each sampler had been measured on proteins of its own). **Fragile**: the curve is flat there, and {largest():.1f} "
+    f"becomes {largest(0.006):.1f} if its likelihood were 0.006 nats per residue worse (standard error over proteins: {stderr():.2f})"
+  )
+
+
 def main(argv: list[str] | None = None) -> int:
   argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
-  print(comparison())
+  print(comparison(), samples(), sep="\n\n")
   return 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
 import pathlib
 import sys
 from typing import Any
@@ -85,25 +84,10 @@ def ratios(quality: str, seed: int) -> list[Interval | None]:
   return [equal_quality.ratio_interval(x, baseline, **how) for x in curve(quality, seed, "SSMD")]
 
 
-def spread(quality: str, seed: int) -> tuple[float, float]:
-  """The smallest and the largest of `ratios`, of settings whose quality masked diffusion has."""
-  values = [x.value for x in ratios(quality, seed) if x is not None]
-  return min(values), max(values)
-
-
 def above_one(quality: str) -> tuple[int, int]:
   """In how many comparisons the whole interval is above 1, and of how many."""
   found = [x for seed in SEEDS for x in ratios(quality, seed) if x is not None]
   return sum(x.low > 1 for x in found), len(found)
-
-
-def shown(x: Interval | None) -> str | None:
-  """`1.23 [1.10, 1.40]`; a bound that was not reached is said."""
-  if x is None:
-    return None
-  low = "less" if x.low == 0 else f"{x.low:.2f}"
-  high = "more" if math.isinf(x.high) else f"{x.high:.2f}"
-  return f"{x.value:.2f} [{low}, {high}]"
 
 
 def comparison() -> str:
@@ -119,8 +103,8 @@ def comparison() -> str:
           seed,
           f"{decoder['n_inner']}, {decoder['dtau']:g}",
           f"{x['nfe'] * BLOCKS['SSMD'] / BLOCKS['MDM']:.1f}",
-          bootstrap.ratio_of_sums(x["each"]["correct"], x["each"]["words"]).shown(3),
-          *(shown(found[number]) for found in by_quality),
+          spelled(x).shown(3),
+          *(equal_quality.shown(found[number]) for found in by_quality),
         )
       )
   head = (
@@ -128,6 +112,16 @@ def comparison() -> str:
     "at equal judge NLL", "at equal likelihood",
   )  # fmt: skip
   return markdown.table(head, rows)
+
+
+def spelled(record: dict[str, Any]) -> Interval:
+  """Share of the words that the training text has."""
+  return bootstrap.ratio_of_sums(record["each"]["correct"], record["each"]["words"])
+
+
+def best(label: str) -> Interval:
+  """`spelled` of the setting of a model at which it is highest."""
+  return max(spelled(x) for seed in SEEDS for x in sampled(seed, label))
 
 
 def findings() -> str:
@@ -139,32 +133,28 @@ def findings() -> str:
   }
   told = []
   for quality, name in names.items():
-    ends = ["{:.2f} to {:.2f}".format(*spread(quality, seed)) for seed in SEEDS]
+    ends = [equal_quality.ends_shown(ratios(quality, seed)) for seed in SEEDS]
     above, count = above_one(quality)
     told.append(
       f"* At {name} masked diffusion costs {ends[0]} times as much with one seed, {ends[1]} with the other; "
       f"{above} of {count} intervals lie above 1."
     )
   (text, *_) = (x for x in lines("points.jsonl") if x["settings"]["label"] not in BLOCKS)
-  best = {
-    label: max(x["spelling"] for seed in SEEDS for x in sampled(seed, label)) for label in BLOCKS
-  }
   told.append(
-    f"* **These models do not read well**: at best {best['SSMD']:.2f} of the words are spelt right by SSMD and "
-    f"{best['MDM']:.2f} by MDM, of held-out text {text['spelling']:.2f}."
+    f"* **These models do not read well**: at best {best('SSMD').shown()} of the words are spelt right by SSMD and "
+    f"{best('MDM').shown()} by MDM, of held-out text {spelled(text).shown()}."
   )
   return "\n".join(told)
 
 
 def in_short() -> str:
   """A sentence for the page of all results."""
-  ends = ["{:.1f} to {:.1f}".format(*spread("likelihood", seed)) for seed in SEEDS]
+  ends = [equal_quality.ends_shown(ratios("likelihood", seed)) for seed in SEEDS]
   above, count = above_one("likelihood")
-  best = max(x["spelling"] for seed in SEEDS for x in sampled(seed, "SSMD"))
   return (
     f"the same from a pretrained model, with paired intervals: at equal likelihood masked diffusion costs {ends[0]} times as "
     f"much with one seed and {ends[1]} with the other, {above} of {count} intervals above 1; **young models**, at best "
-    f"{100 * best:.0f} % of the words are spelt right"
+    f"{best('SSMD').shown(0, 100)} % of the words are spelt right"
   )
 
 
@@ -190,7 +180,7 @@ def samples() -> str:
         label if cost is None else f"{label}, seed {x['settings']['seed']}",
         setting,
         cost,
-        bootstrap.ratio_of_sums(each["correct"], each["words"]).shown(3),
+        spelled(x).shown(3),
         bootstrap.ratio_of_sums(each["judge_nll"], each["judge_tokens"]).shown(2),
         f"{x['entropy']:.2f}",
         None if "acceptance" not in x else f"{x['acceptance']:.2f}",

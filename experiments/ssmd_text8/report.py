@@ -14,10 +14,9 @@ import argparse
 import json
 import pathlib
 import sys
+from collections.abc import Iterator
 
-import numpy as np
-
-from sbdjax import figures
+from sbdjax import bootstrap, figures
 from sbdjax.evals import equal_quality
 
 # Models in words; others are shown as they are named.
@@ -25,6 +24,9 @@ _MODELS = {
   "no_residual": "SSMD without output residual",
   "two_causal": "SSMD, two causal blocks",
 } | {f"SDTT{n}": f"SDTT, round {n}" for n in (1, 2, 3)}
+
+_OF_RATIOS = "Ratios have no interval here; experiments/ssmd_text8/README.md has some with theirs."
+_OF_ERRORS = "[low, high]: normal 95 % intervals of the standard errors over texts."
 
 
 def read(path: pathlib.Path) -> list[dict]:
@@ -92,7 +94,9 @@ def draw(path: pathlib.Path, folder: str | pathlib.Path = "") -> None:
     _losses(losses, curves, styles)
     for name, group in groups.items():
       ys, label = [p["spelling"] for p in group], _MODELS.get(name, name)
-      how = dict(yerr=[2 * _error(p) for p in group], elinewidth=0.6, **styles[name])
+      how = dict(
+        yerr=[2 * (spelling_error(p) or 0.0) for p in group], elinewidth=0.6, **styles[name]
+      )
       by_nfe.errorbar([p["nfe"] for p in group], ys, label=label, **how)
       by_time.errorbar([1000 * p["seconds_per_sample"] for p in group], ys, **how)
     for name, lines in likelihoods.items():
@@ -118,10 +122,15 @@ def draw(path: pathlib.Path, folder: str | pathlib.Path = "") -> None:
     ])  # fmt: skip
 
 
-def _error(point: dict) -> float:
-  """Standard error of a share of words; 0 where the record does not count them."""
+def spelling_error(point: dict) -> float | None:
+  """Standard error of a share of words, each as if drawn by itself; None where they are not counted."""
   share, words = point["spelling"], point.get("words")
-  return (share * (1 - share) / words) ** 0.5 if words else 0.0
+  return (share * (1 - share) / words) ** 0.5 if words else None
+
+
+def spelled(point: dict) -> str:
+  """Share of words spelled right, with the normal interval of its error where there is one."""
+  return bootstrap.normal(point["spelling"], spelling_error(point)).shown(3)
 
 
 def _losses(axes, curves: list[dict], styles: dict[str, dict]) -> None:
@@ -151,7 +160,9 @@ def table(groups: dict[str, list[dict]], reference: dict | None) -> list[str]:
   note = f"Judge: {judge}." if judge else "No judge was given."
   lines = [
     f"{any_point['settings']['samples']} samples of {any_point['settings']['length']} characters; "
-    f"words of {any_point['settings']['corpus']}. {note} Acceptance: of the drafts looked at.",
+    f"words of {any_point['settings']['corpus']}. {note} Acceptance: of the drafts looked at. "
+    "Spelling: 95 % interval as if each word were drawn by itself. Entropy, judge NLL, acceptance: one "
+    "figure of all samples, whose error was not recorded: no interval.",
     "",
     "| model | setting | NFE | spelling | entropy | judge NLL | acceptance | ms per sample |",
     "|---|---|---|---|---|---|---|---|",
@@ -159,13 +170,13 @@ def table(groups: dict[str, list[dict]], reference: dict | None) -> list[str]:
   for name, group in groups.items():
     for p in group:
       lines.append(
-        f"| {name} | {short(p)} | {p['nfe']:.1f} | {p['spelling']:.3f} | {p['entropy']:.3f} | "
+        f"| {name} | {short(p)} | {p['nfe']:.1f} | {spelled(p)} | {p['entropy']:.3f} | "
         f"{cell(p.get('judge_nll'), 3)} | {cell(p.get('acceptance'), 3)} | "
         f"{1000 * p['seconds_per_sample']:.1f} |"
       )
   if reference:
     lines.append(
-      f"| held-out text | | | {reference['spelling']:.3f} | {reference['entropy']:.3f} | "
+      f"| held-out text | | | {spelled(reference)} | {reference['entropy']:.3f} | "
       f"{cell(reference.get('judge_nll'), 3)} | | |"
     )
   return lines
@@ -207,13 +218,42 @@ def likelihood_table(lines: list[dict]) -> list[str]:
       setting += f", N={loops or '∞'}, {window(line)}"
     if "steps" in line:
       setting += f", {line['steps']} steps"
-    error = "" if line["stderr"] is None else f" ± {line['stderr']:.4f}"
+    bits = bootstrap.normal(line["bits_per_character"], line["stderr"]).shown(3)
     out.append(
-      f"| {line['label']} | {setting} | {line['bits_per_character']:.4f}{error} | "
+      f"| {line['label']} | {setting} | {bits} | "
       f"{line['estimator']} | {line['texts']} × {line['samples_per_text']} | "
       f"{cell(line.get('mean_nfe'), 2)} |"
     )
   return out
+
+
+def comparisons(
+  folder: pathlib.Path,
+) -> Iterator[tuple[str, str, str, list[equal_quality.Comparison]]]:
+  """(title, quality, cost, every speculative point against every baseline that has its quality)."""
+  groups = grouped(read(folder / "points.jsonl"))
+  baselines = [name for name in groups if not is_speculative(groups[name])]
+  for title, quality, cost, measured in compared(groups, read(folder / "likelihood.jsonl")):
+    yield title, quality, cost, equal_quality.compare(measured, baselines)
+
+
+def all_tables(folder: str | pathlib.Path = "") -> str:
+  """What tables.md of a folder holds; relative ones are below this file's."""
+  folder = pathlib.Path(__file__).resolve().parent / folder
+  points, likelihoods = read(folder / "points.jsonl"), read(folder / "likelihood.jsonl")
+  reference = next((p for p in points if "nfe" not in p), None)
+  lines = ["# Samples", "", *table(grouped(points), reference), ""]
+  lines += [_OF_RATIOS, ""]
+  for title, quality, cost, found in comparisons(folder):
+    lines += [f"# {title}", "", *equal_quality.markdown(found, quality, cost), ""]
+  if likelihoods:
+    lines += ["# Likelihood", "", _OF_ERRORS, "", *likelihood_table(likelihoods), ""]
+  return "\n".join(lines).strip("\n")
+
+
+def all_tables_of_ablations() -> str:
+  """`all_tables` of ablations/."""
+  return all_tables("ablations")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -221,23 +261,14 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("--folder", required=True, help="where the recorded lines are")
   folder = pathlib.Path(parser.parse_args(argv).folder)
   points = read(folder / "points.jsonl")
-  groups = grouped(points)
-  if not groups:
+  if not grouped(points):
     parser.error(f"no measured points in {folder / 'points.jsonl'}: run sample.py first")
-  reference = next((p for p in points if "nfe" not in p), None)
-  likelihoods = read(folder / "likelihood.jsonl")
   draw(folder / "figure3.png", folder.resolve())
-  lines = ["# Samples", "", *table(groups, reference), ""]
-  baselines = [name for name in groups if not is_speculative(groups[name])]
-  for title, quality, cost, measured in compared(groups, likelihoods):
-    found = equal_quality.compare(measured, baselines)
-    lines += [f"# {title}", "", *equal_quality.markdown(found, quality, cost), ""]
-    ratios = [x.ratio for x in found]
-    if ratios:
-      print(f"{title}, ratio: {np.min(ratios):.2f} to {np.max(ratios):.2f}")
-  if likelihoods:
-    lines += ["# Likelihood", "", *likelihood_table(likelihoods), ""]
-  (folder / "tables.md").write_text("\n".join(lines))
+  for title, _, _, found in comparisons(folder.resolve()):
+    if found:
+      ratios = [x.ratio for x in found]
+      print(f"{title}, ratio: {min(ratios):.2f} to {max(ratios):.2f}")
+  (folder / "tables.md").write_text(all_tables(folder.resolve()) + "\n")
   print(f"wrote {folder / 'figure3.png'} and {folder / 'tables.md'}")
   return 0
 

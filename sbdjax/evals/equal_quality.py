@@ -174,6 +174,21 @@ def _interval(value: float, drawn_RxPx2: np.ndarray, never: float | None) -> Int
   return Interval(value, float(low), float(high))
 
 
+def shown(x: Interval | None, digits: int = 2) -> str:
+  """`2.1 [1.4, 3.0]`; a bound that no resample reached is said, and no ratio is an empty cell."""
+  if x is None:
+    return ""
+  low = "less" if x.low == 0 else f"{x.low:.{digits}f}"
+  high = "more" if x.high == math.inf else f"{x.high:.{digits}f}"
+  return f"{x.value:.{digits}f} [{low}, {high}]"
+
+
+def ends_shown(found: Iterable[Interval | None], digits: int = 2) -> str:
+  """`0.8 [less, 2.1] to 3.1 [0.9, more]`: the smallest and the largest of those that are there."""
+  there = sorted(x for x in found if x is not None)
+  return f"{shown(there[0], digits)} to {shown(there[-1], digits)}"
+
+
 def markdown(found: Iterable[Comparison], quality: str, cost: str) -> list[str]:
   """Lines of a table; `quality` and `cost` head columns. Of negated losses the sign is left out."""
   lines = [

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
 
-_NORMAL_95 = 1.96  # standard errors on either side
-
 
 class Measure(NamedTuple):
   """A number that points can be compared by.
@@ -93,7 +91,7 @@ def _at(record: Mapping[str, Any], path: str, quality: bool) -> Value | None:
   error = number(find(record, f"{path}_stderr"))
   error = number(find(record, "stderr")) if error is None and quality else error
   if None in bounds and error is not None:
-    bounds = middle - _NORMAL_95 * error, middle + _NORMAL_95 * error
+    bounds = bootstrap.normal(middle, error)[1:]
   if bounds == (middle, middle):
     bounds = None, None
   return Value(middle, *bounds)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from sbdjax.bootstrap import Interval
 from sbdjax.evals import equal_quality
 from sbdjax.evals.equal_quality import ByText, WithError
 
@@ -66,3 +67,9 @@ def test_of_standard_errors_the_bounds_are_those_of_a_normal_law():
   found = equal_quality.interval_of_errors(WithError(1, 0.0, 0.1), baseline)
   np.testing.assert_allclose(found, (10, 10 - 0.196, 10 + 0.196), atol=0.02)
   assert equal_quality.interval_of_errors(WithError(1, 11.0, 0.1), baseline) is None
+
+
+def test_a_bound_that_no_resample_reached_is_said():
+  some = [Interval(2.06, 1.4, math.inf), None, Interval(0.84, 0.0, 1.31)]
+  assert equal_quality.shown(some[0]) == "2.06 [1.40, more]" and equal_quality.shown(None) == ""
+  assert equal_quality.ends_shown(some, 1) == "0.8 [less, 1.3] to 2.1 [1.4, more]"

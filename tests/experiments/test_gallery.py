@@ -1,5 +1,6 @@
 """Every figure is drawn from its records as it is committed, and the gallery shows them all."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -63,3 +64,15 @@ def test_a_missing_caption_is_named(tmp_path, monkeypatch):
   assert gallery.caption("a/b.png") == ("x", "Says this.")
   with pytest.raises(LookupError, match=r"does not show c\.png with a caption"):
     gallery.caption("a/c.png")
+
+
+def test_a_recorded_curve_says_where_it_is_from(tmp_path):
+  curves = script("curves")
+  (tmp_path / "metrics.jsonl").write_text('{"step": 5, "m": 2.0}\n{"step": 6}\n')
+  (tmp_path / "env.json").write_text('{"git_commit": "a", "git_modified": false}')
+  record = tmp_path / "curves.jsonl"
+  assert curves.main([f"--record={record}", "--metrics=m", f"one={tmp_path}"]) == 0
+  (line,) = map(json.loads, record.read_text().splitlines())
+  assert (line["run"], line["step"], line["value"]) == ("one", 5, 2.0)
+  assert line["trained"]["git_commit"] == "a"
+  assert {"git_commit", "git_modified", "command", "packages"} <= line.keys()

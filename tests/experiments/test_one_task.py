@@ -66,12 +66,12 @@ ERRORS = {
 
 
 def fake(label, decoder, accuracy, tpf):
-  kinds = {"add": accuracy, "sort": accuracy}
   interval = {"value": accuracy, "low": accuracy - 0.05, "high": accuracy + 0.05}
   settings = {"model": {"label": label}, "decoder": {"max_tokens": 64, **decoder}}
-  return {"settings": settings, "accuracy": interval, "tpf": tpf, "by_kind": kinds} | {
+  settings |= {"exercises": {"split": "test", "count": 20, "seed": 0}}
+  return {"settings": settings, "accuracy": interval, "tpf": tpf} | {
     "tokens_per_second": 100.0, "prompts": 20, "errors": ERRORS,
-    "each": {"tokens": [3 * tpf, tpf], "nfe": [3, 1]},
+    "each": {"tokens": [3 * tpf, tpf], "nfe": [3, 1], "correct": [1, 0] * 10},
   }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_the_fastest_that_is_as_good(tmp_path):
   ]  # fmt: skip
   assert (
     table.lines[1][2:4] == ["1.80 [1.80, 1.80]", "0.785 [0.735, 0.835]"]
-    and table.lines[1][-1] == "78%"
+    and table.lines[1][-1] == "50 [15, 85]"  # Wilson's of 2 of 4, of one kind
   )
   assert module.errors(points, records).lines[0] == [
     "ar", "", "10.0%", "6.0%", "5.0%", "10.0%", "", "25.0%", ""

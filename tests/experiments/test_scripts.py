@@ -56,6 +56,9 @@ def test_agreement_compares_freedave_with_static_decoding():
   assert plain.shape == (2, 8) and module.agreement(plain, found)["rows_equal"] == 1.0
   found[1, 4] += 1
   assert module.agreement(plain, found) == {"rows_equal": 0.5, "agreed_before": 0.75}
+  lines = list(module.compared(model, prompts, common))
+  assert len(lines) == len(module.SETTINGS)
+  assert all(line["rows_equal"] == 1 and line["prompts"] == 2 for line in lines)
   for settings in module.SETTINGS:
     assert from_flat({"name": "freedave", **settings}).flat().items() >= settings.items()
 

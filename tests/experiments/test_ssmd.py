@@ -65,7 +65,7 @@ def test_the_report_compares_at_equal_quality(tmp_path, capsys):
   at_spelling = [["0.500", "4.0", "8.0", "2.00"], ["0.550", "8.0", "12.0", "1.50"]]
   # A millisecond an NFE in these lines; no judge.
   assert compared == [*at_spelling, *at_spelling, ["2.400", "5.0", "12.0", "2.40"]]
-  assert ["SSMD", "ssmd, N=∞, Δτ=1", "2.4500 ± 0.1000"] in [row[:3] for row in rows]
+  assert ["SSMD", "ssmd, N=∞, Δτ=1", "2.450 [2.254, 2.646]"] in [row[:3] for row in rows]
   assert (tmp_path / "figure3.png").stat().st_size > 10_000
   shown = capsys.readouterr().out
   assert "spelling accuracy, ratio: 1.50 to 2.00" in shown and "likelihood, ratio: 2.40" in shown
