@@ -87,7 +87,7 @@ def draw(lines: Sequence[dict[str, Any]], path: pathlib.Path, together: bool = F
         if together:
           label = f"{label}: {METRICS.get(metric, metric)}"
         style = dict(color=figures.COLOURS[r], marker=figures.MARKERS[r], markersize=2.5)
-        style |= dict(linestyle=("-", "--", ":")[m % 3] if together else "-")
+        style |= dict(linestyle=("-", "--", ":", "-.")[m % 4] if together else "-")
         if curve:
           panel.plot([x["step"] for x in curve], [x["value"] for x in curve], label=label, **style)
       panel.set(xlabel="update", ylabel=lines[0]["unit"])

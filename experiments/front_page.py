@@ -31,7 +31,7 @@ def of(name: str) -> ModuleType:
 sbd, verified = of("sbd_stories260k/tables"), of("sbd_verified/table")
 freedave, jacobi = of("freedave_stories260k/tables"), of("jacobi_stories260k/tables")
 text8, protein = of("ssmd_text8/tables"), of("ssmd_protein/tables")
-stories = of("ssmd_stories260k/tables")
+stories, antibody = of("ssmd_stories260k/tables"), of("ssmd_antibody/tables")
 benchmarks, one = of("benchmarks/tables"), of("one_task/tables")
 benchmarks_lm = of("benchmarks_lm/tables")
 
@@ -157,6 +157,7 @@ def results() -> str:
     ),
     "ssmd_stories260k": stories.in_short(),
     "ssmd_protein": protein.in_short(),
+    "ssmd_antibody": antibody.in_short(),
     "benchmarks_lm": benchmarks_lm.in_short(),
     "benchmarks": (
       "decoding, training, compile time and memory; rooflines and dry runs of full-size configs"

@@ -143,6 +143,11 @@ ALL = (
     "ssmd_protein/nfe.png", "ssmd_protein/sample.py", "draw", ("points.jsonl",),
     _sh("ssmd_protein", "train.sh"),
   ),
+  _losses("ssmd_antibody", "losses", _sh("ssmd_antibody"), together=True),
+  Figure(
+    "ssmd_antibody/samples.png", "ssmd_antibody/tables.py", "draw",
+    ("likelihood.jsonl", "points.jsonl"), _sh("ssmd_antibody"),
+  ),
   Figure(
     "benchmarks/speed_cpu.png", "benchmarks/plots.py", "draw",
     ("training_cpu.jsonl", "attention_cpu.jsonl", "decoding_sizes_cpu.jsonl", "compile_cpu.jsonl"),

@@ -72,8 +72,9 @@ def test_small_variants_and_ablations_can_be_built(corpus):
 
 
 @pytest.mark.parametrize("variant", ["full", "cpu"])
-def test_the_block_on_a_frozen_model_is_all_that_is_trained(variant):
-  settings = settings_of("esm2_150m_ssmd", variant)
+@pytest.mark.parametrize("name", ["esm2_150m_ssmd", "antibody_ssmd"])
+def test_the_block_on_a_frozen_model_is_all_that_is_trained(name, variant):
+  settings = settings_of(name, variant)
   assert settings.init.checkpoint and settings.optim.frozen == "^trunk/" and not settings.model
   assert settings.head.num_layers == 1 and settings.train.ema_decay == 0
 

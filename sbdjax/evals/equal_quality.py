@@ -107,12 +107,40 @@ def ratio_interval(
   reached = cost_at([x.at for x in baseline], point.at[1])
   if reached is None:
     return None
+  drawn = _drawn([point, *baseline], same_texts, resamples)
+  return _interval(reached / point.at[0], drawn, math.inf)
+
+
+def least_interval(
+  point: ByText, baseline: Sequence[ByText], *, same_texts: bool, resamples: int = 2000
+) -> Interval:
+  """`ratio_interval`, with the cost of the last point of the baseline where it never has the quality.
+
+  A lower bound of what the baseline costs, for a quality that it may not reach at all: all texts may be
+  such a resample. Nothing is extrapolated.
+  """
+  curve = [x.at for x in baseline]
+  at = _reached(curve, point.at[1], curve[-1][0])
+  drawn = _drawn([point, *baseline], same_texts, resamples)
+  return _interval(at / point.at[0], drawn, None)
+
+
+def _drawn(points: Sequence[ByText], same_texts: bool, resamples: int) -> np.ndarray:
+  """(cost, quality) of every point in every resample, [R, P, 2]."""
   drawn_PxRx2 = []
-  for number, x in enumerate([point, *baseline]):
+  for number, x in enumerate(points):
     columns = np.array([x.cost, x.over, x.under], float)
     cost_R, over_R, under_R = bootstrap.drawn_sums(columns, resamples, 0 if same_texts else number)
     drawn_PxRx2.append(np.stack([cost_R / len(x.cost), over_R / under_R], axis=1))
-  return _interval(reached / point.at[0], np.stack(drawn_PxRx2, axis=1))
+  return np.stack(drawn_PxRx2, axis=1)
+
+
+def _reached(curve: Curve, quality: float, never: float) -> float:
+  """`cost_at`, 0 from the first point on, and `never` where the curve does not have that quality."""
+  at = cost_at(curve, quality)
+  if at is None:
+    at = 0.0 if quality <= curve[0][1] else never
+  return at
 
 
 def interval_of_errors(
@@ -129,17 +157,18 @@ def interval_of_errors(
   normal_RxP = np.random.default_rng(0).standard_normal((resamples, len(points)))
   qualities_RxP = np.array([x.quality for x in points]) + normal_RxP * [x.stderr for x in points]
   costs_RxP = np.broadcast_to([x.cost for x in points], qualities_RxP.shape)
-  return _interval(reached / point.cost, np.stack([costs_RxP, qualities_RxP], axis=2))
+  return _interval(reached / point.cost, np.stack([costs_RxP, qualities_RxP], axis=2), math.inf)
 
 
-def _interval(value: float, drawn_RxPx2: np.ndarray) -> Interval:
-  """Of the ratios of resamples of (cost, quality), the point first and then the baseline's."""
+def _interval(value: float, drawn_RxPx2: np.ndarray, never: float | None) -> Interval:
+  """Of the ratios of resamples of (cost, quality), the point first and then the baseline's.
+
+  `never`: what a quality costs that the baseline does not have; None: what its last point does.
+  """
   found_R = []
   for (cost, quality), *curve in drawn_RxPx2:
-    at = cost_at(curve, quality)
-    if at is None:
-      at = 0.0 if quality <= curve[0][1] else math.inf
-    found_R.append(at / cost)
+    most = curve[-1][0] if never is None else never
+    found_R.append(_reached(curve, quality, most) / cost)
   tail = (1 - bootstrap.SHARE) / 2
   low, high = np.quantile(found_R, [tail, 1 - tail], method="closest_observation")
   return Interval(value, float(low), float(high))

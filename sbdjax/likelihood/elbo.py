@@ -88,6 +88,14 @@ def _given_of_each(tokens_BxL: Array, given_L: Array | None) -> jax.Array:
   return jnp.broadcast_to(False if given_L is None else jnp.asarray(given_L), tokens_BxL.shape)
 
 
+def random_order(key: jax.Array, given_L: jax.Array) -> jax.Array:
+  """int32 [L], a uniformly random order in which what is given comes first."""
+  length = given_L.shape[0]
+  rank_L = jnp.argsort(jax.random.permutation(key, length))
+  rank_L = jnp.where(given_L, jnp.arange(length) - length, rank_L)
+  return jnp.argsort(rank_L).astype(jnp.int32)
+
+
 def over_orders(
   model: SigmaLM,
   params: Any,
@@ -111,15 +119,12 @@ def over_orders(
     settings: of `pass_log_probs`.
   """
   _check_texts(tokens_BxL, keys_B, given_L)
-  length = tokens_BxL.shape[1]
   given_BxL = _given_of_each(tokens_BxL, given_L)
   window_RxD = jnp.asarray([window for window, _ in rules])
   n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
 
   def one(tokens_L, given_L, key):
-    rank_L = jnp.argsort(jax.random.permutation(key, length))
-    rank_L = jnp.where(given_L, jnp.arange(length) - length, rank_L)
-    sigma_L = jnp.argsort(rank_L).astype(jnp.int32)
+    sigma_L = random_order(key, given_L)
     rows = pass_log_probs(model, params, tokens_L, sigma_L, **settings)
     start = jnp.sum(given_L)
     by_rule = lambda window_D, n_inner: ssmd.totals(*rows, window_D, n_inner, start=start)

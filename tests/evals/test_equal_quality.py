@@ -50,6 +50,18 @@ def test_a_resample_that_the_curve_does_not_reach_is_no_number():
   assert below.low == 0 and below.high < math.inf
 
 
+def test_a_lower_bound_takes_the_last_point_where_the_curve_does_not_reach():
+  baseline = [of(2, -3.0), of(6, -2.0), of(10, -1.0)]
+  within, beyond, before = (
+    equal_quality.least_interval(of(2, q), baseline, same_texts=True) for q in (-1.5, 0.0, -4.0)
+  )
+  np.testing.assert_allclose([within, beyond, before], [(4,) * 3, (5,) * 3, (0,) * 3])
+  # Reached in some resamples alone: the bound never passes the last point's cost.
+  baseline = [of(2, -1.0, noise=0.5, seed=1), of(4, 1.0, noise=0.5, seed=2)]
+  found = equal_quality.least_interval(of(1, 0.95, noise=3.0), baseline, same_texts=False)
+  assert 2 < found.low < found.value < found.high == 4
+
+
 def test_of_standard_errors_the_bounds_are_those_of_a_normal_law():
   baseline = [WithError(0, -10.0, 0.0), WithError(20, 10.0, 0.0)]
   found = equal_quality.interval_of_errors(WithError(1, 0.0, 0.1), baseline)
