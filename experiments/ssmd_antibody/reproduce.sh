@@ -30,7 +30,7 @@ $PY experiments/curves.py --together --metrics=eval/draft_nelbo,eval/target_nelb
 $PY $OUT/likelihood.py --checkpoint=runs/antibody_ssmd --fasta=$WORK/split/therapeutic.fasta \
   --length=119 --texts=24 --orders=1 --plans=16 --out=$OUT/likelihood.jsonl
 $PY $OUT/sample.py --checkpoint=runs/antibody_ssmd --germlines="$WHEELS/anarci/germlines.py" \
-  --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 --steps=8,16 \
+  --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 --steps=8 --rules=4:0.167,2:0.083 \
   --out=$OUT/points.jsonl
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_antibody/samples.png
