@@ -59,7 +59,7 @@ $PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE
   --places --per_kind=2 --out=$OUT/places.jsonl
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --table="$TABLE" --raw=runs/ngrams_raw.jsonl \
   --methods="prompt look-up of 4;n-gram look-up of 2;n-gram look-up of 1 to 15" --out=$OUT/ngrams.jsonl
-$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=10 --table="$TABLE" --raw=runs/rivals_raw.jsonl \
+$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=6 --table="$TABLE" --raw=runs/rivals_raw.jsonl \
   --out=$OUT/rivals.jsonl
 $PY $OUT/tables.py $OUT/points.jsonl --places=$OUT/places.jsonl --picture=$OUT/speed.png
 $PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --longest=128 \

@@ -129,9 +129,7 @@ def cost(width: int) -> float:
   return json.loads((HERE / "tuned.json").read_text())["cost"][str(width)]
 
 
-def speed(
-  method: str, kind: str = "all", file: str = "points.jsonl"
-) -> tuple[float, float, float]:
+def speed(method: str, kind: str = "all", file: str = "points.jsonl") -> tuple[float, float, float]:
   """Tokens/s over AR's in the same turns: (value, low, high)."""
   (line,) = [x for x in lines_of(file) if x["method"] == method]
   found = line["kinds"][kind]["speed_over_ar"]
