@@ -284,7 +284,7 @@ def draw(path: pathlib.Path) -> None:
         axes.axhline(x[field], color=figures.GREY, linestyle=line, label=label)
     titles = ("nats per residue, held out", "whole domains, samples", "germline identity, samples")
     for axes, title in zip((first, *others), titles, strict=True):
-      figures.log_axis(axes, "x")
+      figures.log_axis(axes, "x", None if axes is first else (8, 12, 16))
       axes.set(xlabel="cost, forwards of the trunk", ylabel=title)
     figures.legend_below(figure, 2)
 

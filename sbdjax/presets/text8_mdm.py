@@ -10,6 +10,9 @@ of MD4's own configuration. Not as there: gradients are clipped at norm 1. Publi
 bits per character (MD4, Table 2). `:cpu` is a small model, without dropout, whose loss falls visibly
 within minutes on two cores.
 
+The paper gives its baseline "a cosine noise schedule as used by Shi et al."; their text8 configuration
+trains with the linear schedule and samples on a cosine grid, as is done here (docs/methods/mdm.md).
+
 The bound `nelbo` is measured with the linear schedule, in nats per character: divided by ln 2 it is
 bits per character.
 """

@@ -24,6 +24,7 @@ def test_a_table_of_collected_text_drafts(tmp_path, capsys):
   assert f"{len(ngrams.read(out).key_N)} n-grams of up to 2 tokens" in capsys.readouterr().out
   run(
     "--decoder.name=sbd_verified", "--decoder.drafting=none", "--decoder.lookup=ngrams",
+    "--decoder.table_tokens=4",
     f"--decoder.lookup_table={out}",
   )  # fmt: skip
   found = json.loads(capsys.readouterr().out)

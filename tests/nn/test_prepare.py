@@ -42,9 +42,12 @@ def test_forward_equals_numpy(name, rows, monkeypatch):
     attn = prepared["layers"][0]["attn"]
     assert isinstance(attn["q_kernel+k_kernel+v_kernel"], Transposed) and "q_kernel" not in attn
   found = logits_of(lm, prepared, tokens, masks.Causal(), positions)
+  # float32 rounds once more in every layer: without AVX-512 logits of 13 layers differ by 2.6e-5 from
+  # numpy's in float64, with prepared parameters and without.
+  atol = 4e-5 if name in ("deep", "large") else 2e-5
   for row in range(2):
     args = (params, tokens[row], positions[row], visibility.causal(T))
-    np.testing.assert_allclose(found[row], network.forward(lm.config, *args), atol=2e-5)
+    np.testing.assert_allclose(found[row], network.forward(lm.config, *args), atol=atol)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
