@@ -8,7 +8,7 @@ transposed  Forwards of 2 to 32 rows (B T) want weights as [O, I], and so do for
             where layers are large; of small ones they want [I, O].
 joined      Weights of one input (q, k, v; gate, up) are one product with transposed ones.
 rounded     Weights are kept in the dtype of products (`TransformerConfig.product_dtype`).
-summed      Products of 2 to 8 rows with large weights are sums, where the program is compiled for
+summed      Products of 2 to 6 rows with large weights are sums, where the program is compiled for
             them: `for_sums`, `compiler_options`.
 head        The map to the vocabulary as [V, D], and also as [D, V] where most forwards have one row.
 

@@ -26,7 +26,7 @@ COMPILER_OPTIONS = {
 # Small weights stay in a processor's cache, where Eigen is as fast.
 _LARGE = 2**17
 # More rows are more sums than registers; long rows leave no room for as many in the nearest cache.
-_ROWS, _ROWS_OF_LONG, _LONG = 8, 5, 1024
+_ROWS, _ROWS_OF_LONG, _LONG = 6, 5, 1024
 # Sums at a time: those of few rows are taken for several outputs at once, which read the rows once.
 _SUMS, _OUTPUTS = 12, 4
 _GROUP = 16

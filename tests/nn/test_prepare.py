@@ -31,9 +31,14 @@ def last_layer(params):
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("name", [*VARIANTS, "deep", "large"])
 def test_forward_equals_numpy(name, rows, monkeypatch):
+  # Two layers that stay stacked as many do: more of them round to more than 2e-5 on some processors,
+  # with prepared parameters and without.
+  if name in ("deep", "large"):
+    monkeypatch.setattr(prepare, "_FEW_LAYERS", 1)
   if name == "large":
     monkeypatch.setattr(prepare, "_LARGE_LAYER", 0)
-  lm = models.lm_of(**{**VARIANTS, "deep": DEEP, "large": DEEP}[name])
+  two = dict(num_layers=2)
+  lm = models.lm_of(**{**VARIANTS, "deep": two, "large": two}[name])
   params = models.random_params(lm)
   tokens, positions = models.tokens(2, T), models.positions(2, T)
   prepared = lm.prepare(params, rows)
@@ -42,12 +47,9 @@ def test_forward_equals_numpy(name, rows, monkeypatch):
     attn = prepared["layers"][0]["attn"]
     assert isinstance(attn["q_kernel+k_kernel+v_kernel"], Transposed) and "q_kernel" not in attn
   found = logits_of(lm, prepared, tokens, masks.Causal(), positions)
-  # float32 rounds once more in every layer: without AVX-512 logits of 13 layers differ by 2.6e-5 from
-  # numpy's in float64, with prepared parameters and without.
-  atol = 4e-5 if name in ("deep", "large") else 2e-5
   for row in range(2):
     args = (params, tokens[row], positions[row], visibility.causal(T))
-    np.testing.assert_allclose(found[row], network.forward(lm.config, *args), atol=atol)
+    np.testing.assert_allclose(found[row], network.forward(lm.config, *args), atol=2e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 2])

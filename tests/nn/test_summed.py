@@ -24,7 +24,8 @@ def always(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-  ("rows", "outputs", "at_once"), [(1, 52, 4), (2, 51, 1), (3, 52, 4), (5, 54, 2), (8, 52, 1)]
+  ("rows", "outputs", "at_once"),
+  [(1, 52, 4), (2, 51, 1), (3, 52, 4), (5, 54, 2), (6, 54, 2), (7, 52, 1)],
 )
 def test_a_product_is_that_of_numpy(rows, outputs, at_once, dtype):
   assert summed.outputs_at_once(max(2, rows), outputs) == at_once
@@ -53,9 +54,8 @@ def test_what_is_no_number_in_one_row_stays_there(always):
 def test_where_it_pays():
   weight = lambda *shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype)
   layer, long, small = weight(960, 576), weight(576, 1536), weight(64, 192)
-  assert [rows for rows in range(1, 9) if summed.pays(rows, layer)] == [*range(2, 9)]
+  assert [rows for rows in range(1, 9) if summed.pays(rows, layer)] == [*range(2, 7)]
   assert [rows for rows in range(1, 9) if summed.pays(rows, long)] == [2, 3, 4, 5]
-  assert not summed.pays(9, layer)
   assert not any(summed.pays(rows, small) for rows in range(1, 9))
   assert summed.pays(1, weight(960, 576, dtype=jnp.bfloat16))
 
