@@ -33,7 +33,7 @@ RULES = samples.RULES + (
 )
 STEPS = "4,6,8,11,16,24,32,48,64,96,128,256"
 NOISES = ("cosine", "linear")
-# One token a forward: what the trunk alone is worth at most, and what trained blocks are where they draft nothing.
+# One token per forward: what the trunk alone is worth at most, and what trained blocks are where they draft nothing.
 LIMIT = "one token a forward"
 ONE_A_PASS = (1, Constant(1))
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything recorded in this folder, from the project's root. HUMAN, MOUSE and THERAPEUTIC are FASTA files of
-# variable domains whose headers say chain=H (of CoV-AbDab and OAS; of immunised mice; of Thera-SAbDab). WHEELS is a
-# folder with the files of two packages, unpacked: `pip download --no-deps antiberty==0.0.6 anarci==2026.2.13.2`, then
-# unzip. Re-running it resumes.
+# variable domains whose headers say chain=H (of CoV-AbDab and OAS; of immunised mice; of Thera-SAbDab). ANTIBERTY is the
+# folder AntiBERTy_md_smooth of the package antiberty, GERMLINES the file of germline genes of the package anarci
+# (`pip download --no-deps antiberty==0.0.6 anarci==2026.2.13.2`, then unzip). Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/ssmd_antibody
@@ -11,7 +11,7 @@ mkdir -p $WORK
 
 # AntiBERTy's pickle becomes safetensors; its wheel has no vocabulary (docs/models.md).
 if [ ! -d $WORK/antiberty ]; then
-  $PY -m sbdjax.interop.unpickle "$WHEELS/antiberty/trained_models/AntiBERTy_md_smooth" $WORK/antiberty
+  $PY -m sbdjax.interop.unpickle "$ANTIBERTY" $WORK/antiberty
   printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' A C D E F G H I K L M N P Q R S T V W Y \
     > $WORK/antiberty/vocab.txt
   echo '{"do_lower_case": false}' > $WORK/antiberty/tokenizer_config.json
@@ -19,7 +19,7 @@ fi
 
 rm -f $OUT/split.jsonl
 $PY $OUT/split.py --human="$HUMAN" --mouse="$MOUSE" --therapeutic="$THERAPEUTIC" \
-  --germlines="$WHEELS/anarci/germlines.py" --out=$WORK/split --record=$OUT/split.jsonl
+  --germlines="$GERMLINES" --out=$WORK/split --record=$OUT/split.jsonl
 
 $PY -m sbdjax train --config=preset:antibody_ssmd:cpu --workdir=runs/antibody_ssmd \
   --config.init.checkpoint=$WORK/antiberty --config.data.path=$WORK/split/train.fasta \
@@ -29,7 +29,7 @@ $PY experiments/curves.py --together --metrics=eval/draft_nelbo,eval/target_nelb
 
 $PY $OUT/likelihood.py --checkpoint=runs/antibody_ssmd --fasta=$WORK/split/therapeutic.fasta \
   --length=119 --texts=24 --orders=1 --plans=16 --out=$OUT/likelihood.jsonl
-$PY $OUT/sample.py --checkpoint=runs/antibody_ssmd --germlines="$WHEELS/anarci/germlines.py" \
+$PY $OUT/sample.py --checkpoint=runs/antibody_ssmd --germlines="$GERMLINES" \
   --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 --steps=8 --rules=4:0.167,2:0.083 \
   --out=$OUT/points.jsonl
 $PY experiments/tables.py --write
