@@ -5,11 +5,11 @@
 
 For every kind of prompt --per_kind questions at equal distances, their first turns, written by the
 chat template of --checkpoint, greedy, at most --max_tokens tokens. Each prompt is run once; then every
-method decodes it, in an order that rotates from prompt to prompt. What is timed is the decoding loop of
-one prompt. Lossless methods must give AR's tokens: where the first difference lies between two tokens
-whose logits differ by less than 1e-3, it is a tie, and counted. What methods that are not lossless write
-is scored by the model itself, in float32. With --dtype=mixed the methods of --float32 are decoded in
-float32, too, and are rows of their own.
+method decodes it, in an order that rotates from prompt to prompt; with --transformers that package, too.
+What is timed is the decoding loop of one prompt. Lossless methods must give AR's tokens: where the first
+difference lies between two tokens whose logits differ by less than 1e-3, it is a tie, and counted. What
+methods that are not lossless write is scored by the model itself, in float32. With --dtype=mixed the
+methods of --float32 are decoded in float32, too, and are rows of their own.
 
 One line per prompt is added to --raw, kinds in turns; re-running the command resumes. At the end
 `points.py` makes --out of it: one JSON line per method.
@@ -24,20 +24,20 @@ import pathlib
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import points
+import ways
 from ablation import openings
+from ways import Engine, Ours, Run, Theirs, Way
 
 from sbdjax import prompts as prompting
 from sbdjax.bench import per_prompt
 from sbdjax.data import files
 from sbdjax.decode.base import Limits
-from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import from_flat
-from sbdjax.decode.generate import Result
 from sbdjax.decode.kept import KeptText
 from sbdjax.decode.stream import Streamer
 from sbdjax.evals import diversity, record
@@ -54,58 +54,6 @@ CONVERSATION = (
   "stem",
   "humanities",
 )
-_ALTERNATING = {"name": "sbd_verified", "block_size": 4, "drafting": "alternating"}
-_WITH_LOOKUP = {**_ALTERNATING, "block_size": 3, "lookup_tokens": 2}
-_NO_MASKS = {"name": "sbd_verified", "drafting": "none"}
-# Settings by name; those with `lookup=ngrams` get the file of --table.
-METHODS: dict[str, dict[str, Any]] = {
-  "AR": {"name": "ar"},
-  "Jacobi": {"name": "jacobi", "block_size": 4},
-  "window + n-gram recycling": {
-    "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
-  },
-  "prompt look-up of 4": {**_NO_MASKS, "lookup": "text", "lookup_tokens": 4},
-  **{
-    f"n-gram look-up of {n}": {
-      **_NO_MASKS, "lookup": "ngrams", "lookup_tokens": n, "longest_match": 3, "table_tokens": n,
-    }
-    for n in (2, 4)
-  },
-  "n-gram look-up of 1 to 15": {**_NO_MASKS, "lookup": "ngrams"},
-  "SBD, EB 0.1": {"name": "sbd", "block_size": 4, "gamma": 0.1},
-  "SBD, EB 0.5": {"name": "sbd", "block_size": 4, "gamma": 0.5},
-  "SBD, EB 1.5": {"name": "sbd", "block_size": 4, "gamma": 1.5},
-  "verified, alternating": _ALTERNATING,
-  "verified, alternating, second choices": {**_ALTERNATING, "candidates": True},
-  "verified, alternating, blocks of 3 + look-up of 2": {**_WITH_LOOKUP, "lookup": "text"},
-  "verified, alternating, blocks of 3 + n-grams of 2": {
-    **_WITH_LOOKUP, "lookup": "ngrams", "longest_match": 3, "table_tokens": 2,
-  },
-  "verified, fused": {"name": "sbd_verified", "block_size": 4, "drafting": "fused"},
-  "verified, fan-out 2": {
-    "name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2,
-  },
-}  # fmt: skip
-
-
-def methods_of(wanted: Sequence[str], table: str) -> dict[str, dict[str, Any]]:
-  """Settings of AR and of `wanted`; where that is empty, of all methods that need no more than `table`.
-
-  Raises:
-    ValueError: a method is unknown, or drafts from a table and there is none.
-  """
-  if unknown := set(wanted) - set(METHODS):
-    raise ValueError(f"no methods {sorted(unknown)}; there are {list(METHODS)}")
-  reads = [name for name in METHODS if METHODS[name].get("lookup") == "ngrams"]
-  if not table and (lacking := [name for name in wanted if name in reads]):
-    raise ValueError(f"{lacking} draft from n-grams: give their --table")
-  names = dict.fromkeys(["AR", *(wanted or METHODS)])
-  more = {"lookup_table": table}
-  return {
-    name: METHODS[name] | (more if name in reads else {})
-    for name in names
-    if table or name not in reads
-  }
 
 
 def kind_of(category: str) -> str:
@@ -124,61 +72,39 @@ def read_questions(path: str, per_kind: int) -> list[tuple[str, str]]:
   return [question for several in zip(*chosen, strict=True) for question in several]
 
 
-# Methods that do not give AR's text.
-LOSSY = ("sbd",)
-
-
-class Way(NamedTuple):
-  """One row of the table.
-
-  Attributes:
-    settings: of the decoder.
-    decoder: of the model, in one precision.
-  """
-
-  settings: dict[str, Any]
-  decoder: per_prompt.PromptDecoder
-
-
 class Bench:
-  """All ways, warm, and the one that judges."""
+  """All ways, warm, and the model that judges."""
 
-  def __init__(self, ways: dict[str, Way], judge: per_prompt.PromptDecoder, prompt: list[int]):
+  def __init__(self, rows: dict[str, Way], judge: Ours, prompt: list[int]):
     """Compiles every way on `prompt`."""
-    self._ways, self._judge = ways, judge
-    self._methods = {name: from_flat(way.settings).method for name, way in ways.items()}
-    used = {id(way.decoder): way.decoder for way in ways.values()}
-    self._decoders = used | {id(judge): judge}
-    kept = {i: decoder.prefill(AR(), prompt)[0] for i, decoder in self._decoders.items()}
-    for name, way in ways.items():
-      way.decoder.run(self._methods[name], prompt, kept[id(way.decoder)], jax.random.key(0))
+    self._rows, self._judge = rows, judge
+    self._engines: dict[int, Engine] = {id(way.engine): way.engine for way in rows.values()}
+    self._engines[id(judge)] = judge
+    kept = {i: engine.prefill(prompt)[0] for i, engine in self._engines.items()}
+    for name, way in rows.items():
+      way.run(prompt, kept[id(way.engine)])
       print(f"compiled {name}", file=sys.stderr, flush=True)
 
   def line(self, prompt: list[int], index: int) -> dict[str, Any]:
     """What every way makes of prompt `index`: numbers, differences to AR's text of the same model in
     the same precision, and nats of texts under the judge."""
-    done = {i: decoder.prefill(AR(), prompt) for i, decoder in self._decoders.items()}
-    results: dict[str, Result] = {}
-    for name in points.order([*self._ways], index):
-      decoder = self._ways[name].decoder
-      kept = done[id(decoder)][0]
-      results[name] = decoder.run(self._methods[name], prompt, kept, jax.random.key(0))
-    judged = done[id(self._judge)][0]
+    done = {i: engine.prefill(prompt) for i, engine in self._engines.items()}
+    results: dict[str, Run] = {}
+    for name in points.order([*self._rows], index):
+      way = self._rows[name]
+      results[name] = way.run(prompt, done[id(way.engine)][0])
+    judged, reference = done[id(self._judge)][0], results["AR"][0]
     runs = {}
-    for name, result in results.items():
-      own = {field: getattr(result, field) for field in points.FIELDS}
-      own["seconds"] = round(own["seconds"], 5)
-      own |= diversity.repeats(result.text_tokens)._asdict()
-      settings, decoder = self._ways[name].settings, self._ways[name].decoder
-      if settings["name"] in ("ar", *LOSSY):
-        own["nats"] = round(self._judge.nll(prompt, judged, result.text_tokens), 4)
-      reference = results["AR"].text_tokens
-      if result.text_tokens != reference:
-        own["differs"] = difference(
-          decoder, prompt, done[id(decoder)][0], reference, result.text_tokens
-        )
+    for name, way in self._rows.items():
+      text, numbers = results[name]
+      own = numbers | {"seconds": round(numbers["seconds"], 5)} | diversity.repeats(text)._asdict()
+      if way.settings["name"] in ("ar", *ways.LOSSY):
+        own["nats"] = round(self._judge.decoder.nll(prompt, judged, text), 4)
+      if text != reference:
+        ours = way.engine if isinstance(way.engine, Ours) else self._judge
+        own["differs"] = difference(ours.decoder, prompt, done[id(ours)][0], reference, text)
       runs[name] = own
-    seconds = done[id(self._ways["AR"].decoder)][1]
+    seconds = done[id(self._rows["AR"].engine)][1]
     return {"prompt_tokens": len(prompt), "prefill_seconds": round(seconds, 5), "runs": runs}
 
 
@@ -249,6 +175,8 @@ def main(argv: list[str] | None = None) -> int:
   add("--float32", default="", help="names between semicolons, also decoded in float32")
   add("--table", default="", help="file of n-grams for the methods that draft from one")
   add("--methods", help="names between semicolons; AR is always among them")
+  add("--transformers", action="store_true", help="beside them, with the extra `parity`")
+  add("--threads", type=int, default=2, help="of transformers")
   add("--places", action="store_true", help="count drafts accepted by place, and time nothing")
   add("--minutes", type=float, help="stop after the prompt at which they are over")
   add("--pause", help="a file: while it is there, no prompt is begun (other work may run)")
@@ -256,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--out", required=True, help=".jsonl of methods; with --places added to")
   args = parser.parse_args(argv)
   try:
-    methods = methods_of(args.methods.split(";") if args.methods else (), args.table)
+    methods = ways.methods_of(args.methods.split(";") if args.methods else (), args.table)
   except ValueError as error:
     parser.error(str(error))
   model = load_pretrained(args.checkpoint, adapter=args.adapter, dtype=args.dtype)
@@ -273,12 +201,14 @@ def main(argv: list[str] | None = None) -> int:
     "longest": args.longest,
     "methods": methods,
   }
+  if args.transformers:
+    about |= {"threads": args.threads, "methods": methods | ways.THEIRS}
   raw = pathlib.Path(args.raw)
   lines = points.read(raw, about) if raw.exists() else []
   todo = range(len(lines), len(prompts))
   if todo:
-    ways, judge = ways_of(model, methods, args)
-    bench, out = Bench(ways, judge, prompts[0]), record.JsonLines(raw)
+    rows, judge = rows_of(model, methods, args)
+    bench, out = Bench(rows, judge, prompts[0]), record.JsonLines(raw)
     provenance, start = record.provenance(), time.perf_counter()
     for i in todo:
       while args.pause and pathlib.Path(args.pause).exists():
@@ -304,20 +234,21 @@ def prompts_of(model: Pretrained, args: argparse.Namespace) -> tuple[list[str], 
   return [kind for kind, _ in asked], encoded
 
 
-def ways_of(
+def rows_of(
   model: Pretrained, methods: dict[str, dict[str, Any]], args: argparse.Namespace
-) -> tuple[dict[str, Way], per_prompt.PromptDecoder]:
-  """The rows, and the decoder that judges."""
-  limits = Limits(args.max_tokens, tuple(model.generation.eos_ids))
-  open_decoder = lambda m: per_prompt.PromptDecoder(m.need_lm(), m.params, limits, args.longest)
-  decoder = judge = open_decoder(model)
-  ways = {name: Way(settings, decoder) for name, settings in methods.items()}
+) -> tuple[dict[str, Way], Ours]:
+  """The ways by name, and the model that judges."""
+  engine = judge = Ours(model, args.max_tokens, args.longest)
+  rows = {name: engine.way(settings) for name, settings in methods.items()}
   if model.lm.config.precision != "float32":
     exact = load_pretrained(args.checkpoint, adapter=args.adapter, dtype="float32")
-    judge = open_decoder(exact)
+    judge = Ours(exact, args.max_tokens, args.longest)
     for name in filter(None, args.float32.split(";")):
-      ways[f"{name}, float32"] = Way(methods[name], judge)
-  return ways, judge
+      rows[f"{name}, float32"] = judge.way(methods[name])
+  if args.transformers:
+    theirs = Theirs(model, args.max_tokens, args.threads)
+    rows |= {name: theirs.way(options) for name, options in ways.THEIRS.items()}
+  return rows, judge
 
 
 if __name__ == "__main__":

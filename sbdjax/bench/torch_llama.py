@@ -109,15 +109,23 @@ class Generated(NamedTuple):
   seconds: float
 
 
-def generate(model: Any, prompts: Sequence[Sequence[int]], count: int, **options: Any) -> Generated:
+def generate(
+  model: Any,
+  prompts: Sequence[Sequence[int]],
+  count: int,
+  eos_ids: Sequence[int] = (),
+  **options: Any,
+) -> Generated:
   """Greedy `generate` of `count` tokens after prompts of one length.
 
   Args:
+    eos_ids: tokens that end a text earlier; without any, all have `count` tokens.
     options: further ones of `generate`, like prompt_lookup_num_tokens.
   """
   import torch
 
   inputs = torch.tensor([list(p) for p in prompts])
+  ends = {"eos_token_id": list(eos_ids)} if eos_ids else {"min_new_tokens": count}
   widths: list[int] = []
 
   def note_width(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -131,9 +139,9 @@ def generate(model: Any, prompts: Sequence[Sequence[int]], count: int, **options
       inputs,
       attention_mask=torch.ones_like(inputs),
       max_new_tokens=count,
-      min_new_tokens=count,
       do_sample=False,
       use_cache=True,
+      **ends,
       **options,
     )
     seconds = time.perf_counter() - start

@@ -17,7 +17,7 @@ METHODS = "prompt look-up of 4;SBD, EB 0.5;verified, alternating, blocks of 3 + 
 def script(monkeypatch):
   monkeypatch.syspath_prepend(str(FOLDER))
   yield importlib.import_module
-  for name in ("measure", "points", "ablation"):
+  for name in ("measure", "ways", "points", "ablation"):
     sys.modules.pop(name, None)
 
 
@@ -57,17 +57,17 @@ def test_measurements_of_other_settings_are_refused(script, tmp_path):
 
 
 def test_methods_that_draft_from_n_grams_are_left_out_where_there_is_no_table(script):
-  measure = script("measure")
-  with_table, without = measure.methods_of((), "a.safetensors"), measure.methods_of((), "")
-  assert set(with_table) == set(measure.METHODS) > set(without)
+  ways = script("ways")
+  with_table, without = ways.methods_of((), "a.safetensors"), ways.methods_of((), "")
+  assert set(with_table) == set(ways.METHODS) > set(without)
   read = {name for name, settings in with_table.items() if settings.get("lookup") == "ngrams"}
   assert read == set(with_table) - set(without)
   assert {with_table[name]["lookup_table"] for name in read} == {"a.safetensors"}
-  assert list(measure.methods_of(["Jacobi"], "")) == ["AR", "Jacobi"]
+  assert list(ways.methods_of(["Jacobi"], "")) == ["AR", "Jacobi"]
   with pytest.raises(ValueError, match="--table"):
-    measure.methods_of(sorted(read), "")
+    ways.methods_of(sorted(read), "")
   with pytest.raises(ValueError, match=r"\['Jakobi'\]"):
-    measure.methods_of(["Jakobi"], "")
+    ways.methods_of(["Jakobi"], "")
 
 
 @pytest.mark.parametrize("count", [3, 6])
