@@ -8,7 +8,8 @@
 of Table 2 (arXiv:2510.03929), a masked-diffusion model with numbers of steps up to the length. Each
 line has the mean NFE in full forwards, spelling accuracy (words of the training split), unigram
 entropy, acceptance rate (drafts that were looked at and kept), seconds a sample (compilation apart,
-rows of a batch wait for the slowest) and, with --judge, the NLL under that autoregressive model.
+rows of a batch wait for the slowest) and, with --judge, the NLL under that autoregressive model; a second
+judge may have another vocabulary: both read the text that the samples decode to, and cut it into tokens of their own.
 `--data.*` say which text the models were trained on; held-out rows of it are measured too. Every line has
 the sums of each sample. Re-running the command measures what is missing.
 """
@@ -18,6 +19,8 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
+from collections.abc import Mapping, Set
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +28,7 @@ from sbdjax.cli import flags
 from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
+from sbdjax.data.tokenizers import Tokenizer, TokenTexts
 from sbdjax.evals import samples
 from sbdjax.evals.entropy import unigram_entropy
 from sbdjax.evals.generative import generative_nll
@@ -34,27 +38,30 @@ from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
 
+JUDGES = ("judge", "second_judge")
 STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
 
 
 class Quality:
   """What is said of a set of texts, whoever wrote them."""
 
-  def __init__(self, words, tokenizer, judge=None):
-    self.words, self.tokenizer, self.judge = words, tokenizer, judge
+  def __init__(
+    self, words: Set[str], tokenizer: TokenTexts, judges: Mapping[str, tuple[Tokenizer, Judge]]
+  ):
+    """`judges`: prefix of their fields -> their tokenizer, and they."""
+    self.words, self.tokenizer, self.judges = words, tokenizer, judges
 
-  def __call__(self, rows) -> dict:
+  def __call__(self, rows: list[list[int]]) -> dict[str, Any]:
     texts = [self.tokenizer.decode(row) for row in rows]
     spelt = spelling(texts, self.words)
     spelt_each = [spelling([text], self.words) for text in texts]
     out = {"spelling": spelt.accuracy, "words": spelt.words, "entropy": unigram_entropy(rows)}
     each = {"correct": [x.correct for x in spelt_each], "words": [x.words for x in spelt_each]}
-    if self.judge is not None:
-      opened, judge = self.judge
-      scored = generative_nll(judge, opened.tokenizer, texts)
-      out |= {"judge_nll": scored.nll, "judge_bits_per_character": scored.bits_per_character}
-      each |= {"judge_nll": scored.each.nll.round(3).tolist()}
-      each |= {"judge_tokens": scored.each.tokens.tolist()}
+    for name, (tokenizer, judge) in self.judges.items():
+      scored = generative_nll(judge, tokenizer, texts)
+      out |= {f"{name}_nll": scored.nll, f"{name}_bits_per_character": scored.bits_per_character}
+      each |= {f"{name}_nll": scored.each.nll.round(3).tolist()}
+      each |= {f"{name}_tokens": scored.each.tokens.tolist()}
     return out | {"examples": texts[:2], "each": each}
 
 
@@ -74,20 +81,24 @@ def main(argv: list[str] | None = None) -> int:
   add("--noise", default="cosine", help="schedule of the masked-diffusion sampler")
   add("--judge", help="checkpoint of an autoregressive model")
   add("--judge_note", help="what the judge is: 'GPT-2', or 'trained here: ...'")
+  add("--second_judge", help="checkpoint of another one")
+  add("--second_judge_note", help="what it is")
   args = parser.parse_args(rest)
-  if bool(args.judge) != bool(args.judge_note):
-    parser.error("give --judge and --judge_note together: records must say what the judge is")
+  for name in JUDGES:
+    if bool(getattr(args, name)) != bool(getattr(args, f"{name}_note")):
+      parser.error(f"give --{name} and --{name}_note together: records must say what the judge is")
 
   fields = {"source": "text8", "tokenizer": "text8", "add_bos": False, "packing": "concat"}
   data = to_dataclass(DataConfig, fields | flags.parse_fields(DataConfig, texts, "data"), "data")
   models = {name: load_pretrained(path) for name, _, path in (r.partition("=") for r in args.runs)}
   tokenizer = next(iter(models.values())).tokenizer
   train = load_corpus(data, "train", tokenizer)
-  judge = None
-  if args.judge:
-    opened = load_pretrained(args.judge)
-    judge = opened, Judge(opened.lm, opened.params)
-  quality = Quality(vocabulary(tokenizer.decode(train.tokens)), tokenizer, judge)
+  judges = {}
+  for name in JUDGES:
+    if path := getattr(args, name):
+      opened = load_pretrained(path)
+      judges[name] = opened.tokenizer, Judge(opened.lm, opened.params)
+  quality = Quality(vocabulary(tokenizer.decode(train.tokens)), tokenizer, judges)
 
   unit = "characters" if data.tokenizer == "text8" else "tokens"
   shared = {
@@ -96,6 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     "batch_size": args.batch_size,
     "seed": args.seed,
     "judge": args.judge_note,
+    **({"second_judge": args.second_judge_note} if args.second_judge else {}),
     "corpus": f"{pathlib.Path(data.path).name or 'text8'}, {len(train.tokens):,} {unit}",
   }
   recorder = samples.Recorder(args.out, shared)

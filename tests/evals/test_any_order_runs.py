@@ -1,0 +1,70 @@
+"""Records of samples and likelihoods, compared at equal quality."""
+
+import json
+
+import pytest
+
+from sbdjax.evals import any_order_runs
+from sbdjax.evals.any_order_runs import AnyOrderRuns
+
+TEXTS = 4
+
+
+def sample(label, nfe, nll, **decoder):
+  """Texts of ten tokens each; every text has the same numbers, so intervals have no width."""
+  each = {
+    "nfe": [nfe] * TEXTS, "correct": [round(10 - nll)] * TEXTS, "words": [10] * TEXTS,
+    "judge_nll": [10.0 * nll] * TEXTS, "judge_tokens": [10] * TEXTS,
+  }  # fmt: skip
+  settings = {"label": label, "seed": 0} | ({"decoder": decoder} if decoder else {})
+  return {"settings": settings, "nfe": nfe, "entropy": 3.0, "each": each}
+
+
+def held_out(label, nfe, nll, **settings):
+  each = {"nfe": [nfe] * TEXTS, "log_prob": [-8.0 * nll] * TEXTS}
+  line = {"label": label, "seed": 0, "mean_nfe": nfe, "length": 8, "texts": TEXTS, "each": each}
+  return line | settings
+
+
+@pytest.fixture
+def runs(tmp_path):
+  """A baseline whose NLL is 5, 4, 3 at 10, 20, 40 forwards, and a model that has 4 at 8 of them."""
+  points = [sample("held-out text", 0.0, 1.0)]
+  points += [sample("A", nfe, nll, steps=int(nfe)) for nfe, nll in ((10, 5), (40, 3), (20, 4))]
+  points += [sample("B", 8.0, 4, n_inner=1, dtau=0.1), sample("B", 30.0, 2, n_inner=1, dtau=0.01)]
+  likelihood = [held_out("A", nfe, nll, steps=int(nfe)) for nfe, nll in ((10, 5), (20, 4), (40, 3))]
+  likelihood += [held_out("B", 8.0, 3.5, dtau=0.1), held_out("B", 9.0, 4, dtau=1.0)]
+  likelihood += [held_out("B", 30.0, 2, dtau=0.01)]
+  for name, lines in (("points", points), ("likelihood", likelihood)):
+    (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  qualities = {"judge": "NLL", "likelihood": "likelihood"}
+  return AnyOrderRuns(tmp_path, {"A": 5, "B": 10}, (0,), qualities)
+
+
+def test_the_baseline_costs_so_many_times_as_much_at_equal_quality(runs):
+  first, second = runs.ratios("judge", "B", 0)
+  # 8 forwards of 10 blocks are worth 16 of 5; the baseline has this quality at 20.
+  assert tuple(first) == pytest.approx((20 / 16,) * 3)
+  assert second is None  # the baseline never has it
+  # The window of the whole text is no growing one; between 4 and 3 nats the baseline's line is straight.
+  first, second = runs.ratios("likelihood", "B", 0)
+  assert first.value == pytest.approx(30 / 16) and second is None
+  assert runs.above_one("judge", "B") == (1, 1)
+
+
+def test_tables_have_a_row_for_every_setting(runs):
+  table = runs.comparison("B").splitlines()
+  assert (
+    table[2]
+    == "| 0 | N = 1, Δτ = 0.1 | 16.0 | 0.600 [0.600, 0.600] | 1.25 [1.25, 1.25] | 1.88 [1.88, 1.88] |"
+  )
+  every = runs.samples({"judge": "NLL"}).splitlines()
+  assert [row.split(" | ")[1] for row in every[3:6]] == ["10 steps", "20 steps", "40 steps"]
+  assert "held-out text" in every[2] and len(every) == 2 + 1 + 3 + 2
+  assert runs.best("B").value == 0.8
+  assert any_order_runs.quality_of(runs.texts(), "judge").value == 1.0
+
+
+def test_the_picture_is_drawn(runs, tmp_path):
+  runs.draw(tmp_path / "samples.png", "cost")
+  assert (tmp_path / "samples.png").stat().st_size > 10_000

@@ -1,0 +1,47 @@
+"""What the web text experiment adds: its vocabulary, and a second judge with tokens of its own."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sbdjax.data import tokenizers
+from sbdjax.evals.judge import Judge
+from tests import models
+from tests.experiments.test_ssmd import script
+
+TEXTS = [f"The {word} saw {number} ships.\n" for word in ("cat", "dog") for number in range(40)]
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+  (tmp_path / "texts.txt").write_text("<|endoftext|>".join([*TEXTS, "zzzz zzzz zzzz"]))
+  args = [str(tmp_path / "texts.txt"), "--tokens=280", "--split_sizes", "0.9", "0.05", "0.05"]
+  assert script("owt_wiki/bpe").main([*args, f"--out={tmp_path / 'bpe'}"]) == 0
+  return tmp_path / "bpe"
+
+
+def test_the_vocabulary_is_read_as_that_of_gpt2(vocabulary):
+  tokenizer = tokenizers.load_tokenizer(str(vocabulary))
+  assert tokenizer.vocab_size == 280
+  assert tokenizer.eos_id == 0 and json.loads((vocabulary / "vocab.json").read_text())
+  text = "The dog saw 7 ships, naïvely."
+  assert tokenizer.decode(tokenizer.encode(text)) == text
+  assert len(tokenizer.encode(" saw")) == 1  # merged from what it was trained on
+  assert len(tokenizer.encode("zzzz")) == 4  # not from what is held out
+
+
+def test_each_judge_cuts_the_text_into_its_own_tokens(vocabulary):
+  module = script("ssmd_text8/sample")
+  ours, theirs = tokenizers.load_tokenizer(str(vocabulary)), tokenizers.load_tokenizer("tok512")
+  judges = {}
+  for name, tokenizer in zip(module.JUDGES, (ours, theirs), strict=True):
+    lm = models.lm_of(vocab_size=tokenizer.vocab_size, max_seq_len=64)
+    judges[name] = tokenizer, Judge(lm, models.random_params(lm))
+  quality = module.Quality({"saw"}, ours, judges)
+  rows = [ours.encode(text) for text in TEXTS[:3]]
+  each = quality(rows)["each"]
+  # Both are given a bos, or the first token would not be scored.
+  assert each["judge_tokens"] == [len(row) for row in rows]
+  assert each["second_judge_tokens"] == [len(theirs.encode(text)) for text in TEXTS[:3]]
+  assert np.all(np.array(each["second_judge_nll"]) > 0) and each["correct"] == [1, 1, 1]
