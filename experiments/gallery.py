@@ -91,7 +91,7 @@ ALL = (
     "python -m sbdjax sweep --config=preset:stories_sbd_verified_sweep",
   ),
   Figure(
-    "smollm2/speed.png", "smollm2/tables.py", "draw", ("ngrams.jsonl", "rivals.jsonl", "points.jsonl"), _sh("smollm2"),
+    "smollm2/speed.png", "smollm2/tables.py", "draw", ("points.jsonl",), _sh("smollm2"),
   ),
   Figure(
     "freedave_stories260k/freedave.png", "freedave_stories260k/tables.py", "draw",

@@ -53,17 +53,17 @@ tail -n 12 runs/all_prompts.jsonl > runs/tune_prompts.jsonl
 $PY -m sbdjax tune --checkpoint=smollm2-135m --adapter="$ADAPTER" --lookup_table="$TABLE" \
   --chat --max_tokens=96 --prompts=runs/tune_prompts.jsonl --num_prompts=12 --turns=3 --out=runs/tuned.json --json
 cp runs/tuned.json $OUT/tuned.json
+METHODS="Jacobi;window + n-gram recycling;prompt look-up of 4;n-gram look-up of 1 to 15"
+METHODS="$METHODS;SBD, EB 0.1;SBD, EB 0.5;SBD, EB 1.5;verified, alternating;verified, alternating, second choices"
+METHODS="$METHODS;verified, alternating, blocks of 3 + n-grams of 2;verified, fused;verified, fan-out 2"
+$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE" --transformers \
+  --methods="$METHODS" --raw=runs/smollm2_raw.jsonl --out=$OUT/points.jsonl
+rm -f $OUT/places.jsonl # lines are added
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE" \
-  --raw=runs/smollm2_raw.jsonl --out=$OUT/points.jsonl
-$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --table="$TABLE" \
-  --places --per_kind=2 --out=$OUT/places.jsonl
+  --methods="$METHODS" --places --per_kind=2 --out=$OUT/places.jsonl
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --table="$TABLE" --raw=runs/ngrams_raw.jsonl \
   --methods="prompt look-up of 4;n-gram look-up of 2;n-gram look-up of 1 to 15" --out=$OUT/ngrams.jsonl
-$PY $OUT/rivals.py --prompts="$SPEC_BENCH" --per_kind=6 --table="$TABLE" --raw=runs/rivals_raw.jsonl \
-  --out=$OUT/rivals.jsonl
 $PY $OUT/tables.py $OUT/points.jsonl --places=$OUT/places.jsonl --picture=$OUT/speed.png
-$PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --longest=128 \
+$PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --longest=128 --transformers \
   --raw=runs/stories_raw.jsonl --out=$OUT/points_stories260k.jsonl
-$PY $OUT/rivals.py --checkpoint=stories260K --stories=60 --longest=128 \
-  --raw=runs/rivals_stories_raw.jsonl --out=$OUT/rivals_stories260k.jsonl
 $PY $OUT/tables.py $OUT/points_stories260k.jsonl

@@ -14,20 +14,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sbdjax import figures
+from sbdjax import bootstrap, figures
 
 HERE = pathlib.Path(__file__).resolve().parent
 LOSSLESS, LOSSY, OTHERS = figures.COLOURS[0], figures.COLOURS[1], figures.GREY
-
-
 # Drafts that grow with what the text repeats.
 GROWING = "n-gram look-up of 1 to 15"
-# Runs in the picture, one panel each.
-RUNS = {
-  "ngrams.jsonl": "look-ups",
-  "rivals.jsonl": "beside transformers",
-  "points.jsonl": "all methods, an earlier release on another processor",
-}
+# The fastest method with the drafting adapter.
+_ADAPTER = "verified, alternating, blocks of 3 + n-grams of 2"
+# Decoders of ours that do not verify, and those that are not ours.
+_OTHER_TEXTS = ("sbd", "transformers")
+_NAMES = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
 
 
 def interval(found: dict[str, float], digits: int = 2) -> str:
@@ -51,28 +48,13 @@ def recorded_kinds() -> str:
 
 
 def looked_up_runs() -> str:
-  """Look-ups, in a run of their own."""
+  """Look-ups with fixed numbers of drafts, in a run of their own."""
   return main_table(lines_of("ngrams.jsonl"))
-
-
-def looked_up_kinds() -> str:
-  """x AR of every kind of prompt, in that run."""
-  return kinds_table(lines_of("ngrams.jsonl"))
-
-
-def rivals() -> str:
-  """`transformers` beside AR and our fastest, in a run of their own."""
-  return main_table(lines_of("rivals.jsonl"))
 
 
 def stories() -> str:
   """Methods on stories260K-sbd."""
   return main_table(lines_of("points_stories260k.jsonl"))
-
-
-def stories_rivals() -> str:
-  """`transformers` beside AR, on stories260K."""
-  return main_table(lines_of("rivals_stories260k.jsonl"))
 
 
 def places() -> str:
@@ -96,19 +78,9 @@ def ablation() -> str:
   return "\n".join(rows) + "\n"
 
 
-def rivals_prompts() -> int:
-  """How many there are."""
-  return prompts("rivals.jsonl")
-
-
 def growing(kind: str = "all") -> tuple[float, float, float]:
-  """Tokens/s over AR's of drafts that grow with what the text repeats: (value, low, high)."""
-  return speed(GROWING, kind, "ngrams.jsonl")
-
-
-def rival(method: str) -> tuple[float, float, float]:
-  """Tokens/s over AR's in the run beside `transformers`: (value, low, high)."""
-  return speed(method, "all", "rivals.jsonl")
+  """`speed` of drafts that grow with what the text repeats."""
+  return speed(GROWING, kind)
 
 
 def tuned_tried() -> tuple[int, int]:
@@ -141,14 +113,31 @@ def looked_up() -> tuple[float, float, float]:
   return speed("prompt look-up of 4")
 
 
-def from_ngrams() -> tuple[float, float, float]:
-  """`speed` of look-up in a table of n-grams, with as many drafts as `tune` chose on other prompts."""
-  return speed("n-gram look-up of 2")
+def earlier() -> tuple[float, float, float]:
+  """`speed` of two drafts from n-grams in a run of an earlier release, on another processor."""
+  return speed("n-gram look-up of 2", file="earlier.jsonl")
 
 
 def with_adapter() -> tuple[float, float, float]:
   """`speed` of the fastest method with the drafting adapter."""
-  return speed("verified, alternating, blocks of 3 + look-up of 2")
+  return speed(_ADAPTER)
+
+
+def theirs() -> tuple[float, float, float]:
+  """`speed` of the faster of both ways of `transformers`."""
+  ways = [x["method"] for x in lines_of("points.jsonl") if x["method"].startswith("transformers")]
+  return max(map(speed, ways))
+
+
+def over_theirs() -> tuple[float, float, float]:
+  """Tokens/s of drafts that grow over those of the faster way of `transformers`, in the same turns."""
+  found = {line["method"]: line["each"] for line in lines_of("points.jsonl")}
+  ours = found[GROWING]
+  of = [found[name] for name in found if name.startswith("transformers")]
+  best = max(of, key=lambda each: sum(each["valid"]) / sum(each["seconds"]))
+  return tuple(
+    bootstrap.paired_ratio(ours["valid"], ours["seconds"], best["valid"], best["seconds"])
+  )
 
 
 def bounds(method: str, kind: str = "all") -> tuple[float, float]:
@@ -174,7 +163,7 @@ def prompts(file: str = "points.jsonl") -> int:
 
 def lossless_texts(file: str = "points.jsonl") -> tuple[int, int]:
   """Texts of our lossless methods but AR, and how many of them are not AR's."""
-  ours = [x["settings"].get("name", "sbd") != "sbd" for x in lines_of(file)]
+  ours = [x["settings"].get("name", "transformers") not in _OTHER_TEXTS for x in lines_of(file)]
   others = [x for x, own in zip(lines_of(file)[1:], ours[1:], strict=True) if own]
   return len(others) * prompts(file), sum(line["texts_that_differ"] for line in others)
 
@@ -240,25 +229,24 @@ def colour_of(line: dict[str, Any]) -> str:
   return LOSSY if line["texts_that_differ"] > line["by_ties"] else LOSSLESS
 
 
-def draw(path: pathlib.Path, runs: dict[str, list[dict[str, Any]]] | None = None) -> None:
-  """Bars of x AR with intervals, a panel for each run; beside them the values, and tokens per forward."""
-  runs = runs or {title: lines_of(file) for file, title in RUNS.items()}
-  names = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
-  heights = [len(lines) + 1 for lines in runs.values()]
-  limit = max(high(line) for lines in runs.values() for line in lines) * 1.5
-  with figures.drawing(path, figures.PAGE, 0.22 * sum(heights) + 0.6) as figure:
-    panels = figure.subplots(len(runs), squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    for axes, (title, lines) in zip(panels, runs.items(), strict=True):
-      draw_bars(axes, lines[::-1])
-      axes.set(xlim=(0, limit))
-      axes.set_title(title if len(runs) > 1 else "", loc="left")
-    panels[-1].set(xlabel="tokens/s, AR of the same run = 1")
-    shown = {colour_of(line) for lines in runs.values() for line in lines}
-    for colour in names if len(shown) > 1 else ():
-      if colour in shown:
-        panels[0].bar(0, 0, color=colour, label=names[colour])
-    if len(shown) > 1:
-      figures.legend_below(figure, len(shown))
+def draw(path: pathlib.Path, lines: list[dict[str, Any]] | None = None) -> None:
+  """Bars of x AR with intervals, the fastest first; beside them the values, and tokens per forward."""
+  lines = lines or lines_of("points.jsonl")
+  of = {colour: [x for x in lines if colour_of(x) == colour] for colour in _NAMES}
+  shown = [
+    line
+    for found in of.values()
+    for line in sorted(found, key=lambda x: -x["kinds"]["all"]["speed_over_ar"]["value"])
+  ]
+  with figures.drawing(path, figures.PAGE, 0.22 * len(shown) + 0.9) as figure:
+    axes = figure.subplots()
+    draw_bars(axes, shown[::-1])
+    axes.set(xlim=(0, max(map(high, shown)) * 1.5), xlabel="tokens/s, AR in the same turns = 1")
+    kinds = [colour for colour in of if of[colour]]
+    for colour in kinds if len(kinds) > 1 else ():
+      axes.bar(0, 0, color=colour, label=_NAMES[colour])
+    if len(kinds) > 1:
+      figures.legend_below(figure, len(kinds))
 
 
 def high(line: dict[str, Any]) -> float:
@@ -292,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
   if args.places:
     print(places_table([json.loads(line) for line in args.places.read_text().splitlines()]))
   if args.picture:
-    draw(args.picture, {"": lines})
+    draw(args.picture, lines)
   return 0
 
 
