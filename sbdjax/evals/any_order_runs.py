@@ -96,7 +96,7 @@ class AnyOrderRuns:
     """In how many comparisons the whole interval is above 1, and of how many."""
     every = [x for seed in self.seeds for x in self.ratios(quality, label, seed)]
     found = [x for x in every if x is not None]
-    return sum(x.low > 1 for x in found), len(found)
+    return sum(x.low is not None and x.low > 1 for x in found), len(found)
 
   def best(self, label: str) -> Interval:
     """Words spelled right at the setting of a model that spells best."""
@@ -175,11 +175,9 @@ class AnyOrderRuns:
     sign, number = 1 if quality == "spelling" else -1, list(self.blocks).index(label)
     points = self.curve(quality, label, seed)
     found = bootstrap.ratios_of_sums([(x.over, x.under) for x in points])
-    ends = [(abs(x.value - x.low), abs(x.high - x.value)) for x in found]
-    lower, upper = zip(*(pair[::sign] for pair in ends), strict=True)
     name = f"{label}, seed {seed}" if len(self.seeds) > 1 else label
     axes.errorbar(
-      [x.at[0] for x in points], [sign * x.value for x in found], yerr=(lower, upper), elinewidth=0.6,
+      [x.at[0] for x in points], [sign * x.value for x in found], yerr=figures.bars(found)[::sign], elinewidth=0.6,
       color=figures.COLOURS[number], marker=figures.MARKERS[number],
       linestyle="-" if seed == self.seeds[0] else "--", label=name if named else None,
     )  # fmt: skip
