@@ -5,11 +5,11 @@
 
 For every kind of prompt --per_kind questions at equal distances, their first turns, written by the
 chat template of --checkpoint, greedy, at most --max_tokens tokens. Each prompt is run once; then every
-method decodes it, in an order that rotates from prompt to prompt; with --transformers that package, too.
-What is timed is the decoding loop of one prompt. Lossless methods must give AR's tokens: where the first
-difference lies between two tokens whose logits differ by less than 1e-3, it is a tie, and counted. What
-methods that are not lossless write is scored by the model itself, in float32. With --dtype=mixed the
-methods of --float32 are decoded in float32, too, and are rows of their own.
+method decodes it, in an order that rotates from prompt to prompt; with --transformers that package takes
+its turns as well. What is timed is the decoding loop of one prompt. Lossless methods must give AR's
+tokens: where the first difference lies between two tokens whose logits differ by less than 1e-3, it is a
+tie, and counted. What methods that are not lossless write is scored by the model itself, in float32. With
+--dtype=mixed the methods of --float32 are decoded in float32, too, and are rows of their own.
 
 One line per prompt is added to --raw, kinds in turns; re-running the command resumes. At the end
 `points.py` makes --out of it: one JSON line per method.
@@ -29,9 +29,8 @@ from typing import Any
 import jax
 import numpy as np
 import points
-import ways
 from ablation import openings
-from ways import Engine, Ours, Run, Theirs, Way
+from rows import LOSSY, TRANSFORMERS, Engine, Row, Run, SbdjaxEngine, TransformersEngine, methods_of
 
 from sbdjax import prompts as prompting
 from sbdjax.bench import per_prompt
@@ -73,35 +72,35 @@ def read_questions(path: str, per_kind: int) -> list[tuple[str, str]]:
 
 
 class Bench:
-  """All ways, warm, and the model that judges."""
+  """All rows, warm, and the model that judges."""
 
-  def __init__(self, rows: dict[str, Way], judge: Ours, prompt: list[int]):
-    """Compiles every way on `prompt`."""
+  def __init__(self, rows: dict[str, Row], judge: SbdjaxEngine, prompt: list[int]):
+    """Compiles every row on `prompt`."""
     self._rows, self._judge = rows, judge
-    self._engines: dict[int, Engine] = {id(way.engine): way.engine for way in rows.values()}
+    self._engines: dict[int, Engine] = {id(row.engine): row.engine for row in rows.values()}
     self._engines[id(judge)] = judge
     kept = {i: engine.prefill(prompt)[0] for i, engine in self._engines.items()}
-    for name, way in rows.items():
-      way.run(prompt, kept[id(way.engine)])
+    for name, row in rows.items():
+      row.run(prompt, kept[id(row.engine)])
       print(f"compiled {name}", file=sys.stderr, flush=True)
 
   def line(self, prompt: list[int], index: int) -> dict[str, Any]:
-    """What every way makes of prompt `index`: numbers, differences to AR's text of the same model in
+    """What every row makes of prompt `index`: numbers, differences to AR's text of the same model in
     the same precision, and nats of texts under the judge."""
     done = {i: engine.prefill(prompt) for i, engine in self._engines.items()}
     results: dict[str, Run] = {}
     for name in points.order([*self._rows], index):
-      way = self._rows[name]
-      results[name] = way.run(prompt, done[id(way.engine)][0])
+      row = self._rows[name]
+      results[name] = row.run(prompt, done[id(row.engine)][0])
     judged, reference = done[id(self._judge)][0], results["AR"][0]
     runs = {}
-    for name, way in self._rows.items():
+    for name, row in self._rows.items():
       text, numbers = results[name]
       own = numbers | {"seconds": round(numbers["seconds"], 5)} | diversity.repeats(text)._asdict()
-      if way.settings["name"] in ("ar", *ways.LOSSY):
+      if row.settings["name"] in ("ar", *LOSSY):
         own["nats"] = round(self._judge.decoder.nll(prompt, judged, text), 4)
       if text != reference:
-        ours = way.engine if isinstance(way.engine, Ours) else self._judge
+        ours = row.engine if isinstance(row.engine, SbdjaxEngine) else self._judge
         own["differs"] = difference(ours.decoder, prompt, done[id(ours)][0], reference, text)
       runs[name] = own
     seconds = done[id(self._rows["AR"].engine)][1]
@@ -184,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
   add("--out", required=True, help=".jsonl of methods; with --places added to")
   args = parser.parse_args(argv)
   try:
-    methods = ways.methods_of(args.methods.split(";") if args.methods else (), args.table)
+    methods = methods_of(args.methods.split(";") if args.methods else (), args.table)
   except ValueError as error:
     parser.error(str(error))
   model = load_pretrained(args.checkpoint, adapter=args.adapter, dtype=args.dtype)
@@ -202,7 +201,9 @@ def main(argv: list[str] | None = None) -> int:
     "methods": methods,
   }
   if args.transformers:
-    about |= {"threads": args.threads, "methods": methods | ways.THEIRS}
+    if about["dtype"] != "float32":
+      parser.error("--transformers runs the model in float32: leave out --dtype")
+    about |= {"threads": args.threads, "methods": methods | TRANSFORMERS}
   raw = pathlib.Path(args.raw)
   lines = points.read(raw, about) if raw.exists() else []
   todo = range(len(lines), len(prompts))
@@ -236,18 +237,18 @@ def prompts_of(model: Pretrained, args: argparse.Namespace) -> tuple[list[str], 
 
 def rows_of(
   model: Pretrained, methods: dict[str, dict[str, Any]], args: argparse.Namespace
-) -> tuple[dict[str, Way], Ours]:
-  """The ways by name, and the model that judges."""
-  engine = judge = Ours(model, args.max_tokens, args.longest)
-  rows = {name: engine.way(settings) for name, settings in methods.items()}
+) -> tuple[dict[str, Row], SbdjaxEngine]:
+  """The rows by name, and the model that judges."""
+  engine = judge = SbdjaxEngine(model, args.max_tokens, args.longest)
+  rows = {name: engine.row(settings) for name, settings in methods.items()}
   if model.lm.config.precision != "float32":
     exact = load_pretrained(args.checkpoint, adapter=args.adapter, dtype="float32")
-    judge = Ours(exact, args.max_tokens, args.longest)
+    judge = SbdjaxEngine(exact, args.max_tokens, args.longest)
     for name in filter(None, args.float32.split(";")):
-      rows[f"{name}, float32"] = judge.way(methods[name])
+      rows[f"{name}, float32"] = judge.row(methods[name])
   if args.transformers:
-    theirs = Theirs(model, args.max_tokens, args.threads)
-    rows |= {name: theirs.way(options) for name, options in ways.THEIRS.items()}
+    other = TransformersEngine(model, args.max_tokens, args.threads)
+    rows |= {name: other.row(options) for name, options in TRANSFORMERS.items()}
   return rows, judge
 
 

@@ -22,8 +22,6 @@ LOSSLESS, LOSSY, OTHERS = figures.COLOURS[0], figures.COLOURS[1], figures.GREY
 GROWING = "n-gram look-up of 1 to 15"
 # The fastest method with the drafting adapter.
 _ADAPTER = "verified, alternating, blocks of 3 + n-grams of 2"
-# Decoders of ours that do not verify, and those that are not ours.
-_OTHER_TEXTS = ("sbd", "transformers")
 _NAMES = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
 
 
@@ -96,21 +94,11 @@ def tuned_ratio() -> tuple[float, float, float]:
   return ratio["median"], ratio["low"], ratio["high"]
 
 
-def cost(width: int) -> float:
-  """Of a forward of so many tokens, in units of one of a single token, as `tune` measured it."""
-  return json.loads((HERE / "tuned.json").read_text())["cost"][str(width)]
-
-
 def speed(method: str, kind: str = "all", file: str = "points.jsonl") -> tuple[float, float, float]:
   """Tokens/s over AR's in the same turns: (value, low, high)."""
   (line,) = [x for x in lines_of(file) if x["method"] == method]
   found = line["kinds"][kind]["speed_over_ar"]
   return found["value"], found["low"], found["high"]
-
-
-def looked_up() -> tuple[float, float, float]:
-  """`speed` of prompt look-up, which needs no text but the prompt."""
-  return speed("prompt look-up of 4")
 
 
 def earlier() -> tuple[float, float, float]:
@@ -123,26 +111,34 @@ def with_adapter() -> tuple[float, float, float]:
   return speed(_ADAPTER)
 
 
-def theirs() -> tuple[float, float, float]:
-  """`speed` of the faster of both ways of `transformers`."""
-  ways = [x["method"] for x in lines_of("points.jsonl") if x["method"].startswith("transformers")]
-  return max(map(speed, ways))
+def fastest_transformers() -> dict[str, Any]:
+  """The record of `transformers` without or with prompt look-up, whichever is faster over all prompts."""
+  found = [x for x in lines_of("points.jsonl") if is_transformers(x)]
+  return max(found, key=lambda x: x["kinds"]["all"]["tokens_per_second"])
 
 
-def over_theirs() -> tuple[float, float, float]:
-  """Tokens/s of drafts that grow over those of the faster way of `transformers`, in the same turns."""
-  found = {line["method"]: line["each"] for line in lines_of("points.jsonl")}
-  ours = found[GROWING]
-  of = [found[name] for name in found if name.startswith("transformers")]
-  best = max(of, key=lambda each: sum(each["valid"]) / sum(each["seconds"]))
-  return tuple(
-    bootstrap.paired_ratio(ours["valid"], ours["seconds"], best["valid"], best["seconds"])
-  )
+def is_transformers(line: dict[str, Any]) -> bool:
+  """Whether a record is of that package."""
+  return line["method"].startswith("transformers")
 
 
-def bounds(method: str, kind: str = "all") -> tuple[float, float]:
-  """Of `speed`."""
-  return speed(method, kind)[1:]
+def transformers() -> tuple[float, float, float]:
+  """`speed` of `fastest_transformers`."""
+  return speed(fastest_transformers()["method"])
+
+
+def over_transformers() -> tuple[float, float, float]:
+  """Tokens/s of drafts that grow over those of `fastest_transformers`, in the same turns."""
+  (ours,) = [x["each"] for x in lines_of("points.jsonl") if x["method"] == GROWING]
+  other = fastest_transformers()["each"]
+  columns = (each[name] for each in (ours, other) for name in ("valid", "seconds"))
+  return tuple(bootstrap.paired_ratio(*columns))
+
+
+def verified_at(method: str, place: int) -> int:
+  """How many drafts of a method were verified at a place, from 1, in the count by place."""
+  (line,) = [x for x in lines_of("places.jsonl") if x["method"] == method]
+  return line["places"]["verified"][place - 1]
 
 
 def tpf(method: str, file: str = "points.jsonl") -> float:
@@ -163,7 +159,7 @@ def prompts(file: str = "points.jsonl") -> int:
 
 def lossless_texts(file: str = "points.jsonl") -> tuple[int, int]:
   """Texts of our lossless methods but AR, and how many of them are not AR's."""
-  ours = [x["settings"].get("name", "transformers") not in _OTHER_TEXTS for x in lines_of(file)]
+  ours = [not is_transformers(x) and x["settings"]["name"] != "sbd" for x in lines_of(file)]
   others = [x for x, own in zip(lines_of(file)[1:], ours[1:], strict=True) if own]
   return len(others) * prompts(file), sum(line["texts_that_differ"] for line in others)
 
@@ -224,7 +220,7 @@ def places_table(lines: list[dict[str, Any]]) -> str:
 
 
 def colour_of(line: dict[str, Any]) -> str:
-  if line["method"].startswith("transformers"):
+  if is_transformers(line):
     return OTHERS
   return LOSSY if line["texts_that_differ"] > line["by_ties"] else LOSSLESS
 

@@ -81,6 +81,16 @@ def test_only_plain_llama_is_compared():
 
 
 @pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
+def test_a_text_ends_with_one_of_its_last_tokens():
+  lm = models.lm_of()
+  llama = torch_llama.make_llama(lm.config, models.random_params(lm))
+  (whole,) = torch_llama.generate(llama, PROMPTS[:1], 12).tokens
+  first = whole.index(whole[3])  # it may come before
+  (ended,) = torch_llama.generate(llama, PROMPTS[:1], 12, eos_ids=(whole[3],)).tokens
+  assert len(whole) == 12 and ended == whole[: first + 1]
+
+
+@pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
 def test_the_tokens_of_all_forwards_are_counted():
   lm = models.lm_of()
   llama = torch_llama.make_llama(lm.config, models.random_params(lm))

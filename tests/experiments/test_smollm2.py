@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from sbdjax.bench import torch_llama
 from sbdjax.errors import DataError
 from tests.experiments.test_ssmd import ROOT
 
@@ -17,7 +18,7 @@ METHODS = "prompt look-up of 4;SBD, EB 0.5;verified, alternating, blocks of 3 + 
 def script(monkeypatch):
   monkeypatch.syspath_prepend(str(FOLDER))
   yield importlib.import_module
-  for name in ("measure", "ways", "points", "ablation"):
+  for name in ("measure", "rows", "points", "ablation"):
     sys.modules.pop(name, None)
 
 
@@ -57,17 +58,17 @@ def test_measurements_of_other_settings_are_refused(script, tmp_path):
 
 
 def test_methods_that_draft_from_n_grams_are_left_out_where_there_is_no_table(script):
-  ways = script("ways")
-  with_table, without = ways.methods_of((), "a.safetensors"), ways.methods_of((), "")
-  assert set(with_table) == set(ways.METHODS) > set(without)
+  rows = script("rows")
+  with_table, without = rows.methods_of((), "a.safetensors"), rows.methods_of((), "")
+  assert set(with_table) == set(rows.METHODS) > set(without)
   read = {name for name, settings in with_table.items() if settings.get("lookup") == "ngrams"}
   assert read == set(with_table) - set(without)
   assert {with_table[name]["lookup_table"] for name in read} == {"a.safetensors"}
-  assert list(ways.methods_of(["Jacobi"], "")) == ["AR", "Jacobi"]
+  assert list(rows.methods_of(["Jacobi"], "")) == ["AR", "Jacobi"]
   with pytest.raises(ValueError, match="--table"):
-    ways.methods_of(sorted(read), "")
+    rows.methods_of(sorted(read), "")
   with pytest.raises(ValueError, match=r"\['Jakobi'\]"):
-    ways.methods_of(["Jakobi"], "")
+    rows.methods_of(["Jakobi"], "")
 
 
 @pytest.mark.parametrize("count", [3, 6])
@@ -102,3 +103,23 @@ def test_measuring_resumes_after_the_last_prompt(script, tmp_path, capsys):
   assert measure.main([*args, f"--out={out}"]) == 0  # all prompts are there: nothing is decoded
   assert "compiled" not in capsys.readouterr().err and "compiled" in again.err
   assert out.read_text().count("\n") == 4  # written anew
+
+
+@pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
+def test_the_other_package_takes_its_turns_and_ends_where_ar_does(script, tmp_path):
+  measure = script("measure")
+  raw, out = tmp_path / "raw.jsonl", tmp_path / "points.jsonl"
+  args = ["--checkpoint=stories260K", "--stories=1", "--longest=16", "--max_tokens=12"]
+  args += ["--methods=AR", "--transformers", "--threads=1", f"--raw={raw}", f"--out={out}"]
+  assert measure.main(args) == 0
+  (line,) = map(json.loads, raw.read_text().splitlines())
+  runs = line["runs"]
+  assert list(runs) == ["AR", "transformers", "transformers, prompt look-up"]
+  assert not any("differs" in run for run in runs.values())
+  ar, plain, drafted = runs.values()
+  assert plain["valid"] == drafted["valid"] == ar["valid"]
+  # One forward for a token, the prompt's taken off; with drafts fewer, and wider.
+  assert plain["nfe"] == pytest.approx(ar["nfe"]) and plain["query_tokens"] == plain["nfe"]
+  assert drafted["nfe"] <= plain["nfe"] and drafted["query_tokens"] >= drafted["nfe"]
+  with pytest.raises(SystemExit):
+    measure.main([*args, "--dtype=mixed"])

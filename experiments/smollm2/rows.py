@@ -1,6 +1,6 @@
 """The rows of the table: decoding methods of this package, and of `transformers`.
 
-A way starts from a prompt that its engine has run but for the last token: so the prompt's own forward,
+A row starts from a prompt that its engine has run but for the last token: so the prompt's own forward,
 which is the same for all, is in no row.
 """
 
@@ -56,8 +56,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Methods that do not give AR's text.
 LOSSY = ("sbd",)
-# Options of `generate`; ten drafts are transformers' own advice.
-THEIRS: dict[str, dict[str, Any]] = {
+# Options of its `generate`; ten drafts are transformers' own advice.
+TRANSFORMERS: dict[str, dict[str, Any]] = {
   "transformers": {},
   "transformers, prompt look-up": {"prompt_lookup_num_tokens": 10},
 }
@@ -74,8 +74,8 @@ class Engine(Protocol):
     ...
 
 
-class Way(NamedTuple):
-  """One row.
+class Row(NamedTuple):
+  """A decoding method with its engine.
 
   Attributes:
     settings: that the record names.
@@ -88,7 +88,7 @@ class Way(NamedTuple):
   run: Callable[[list[int], Any], Run]
 
 
-class Ours:
+class SbdjaxEngine:
   """This package, with one set of weights in one precision."""
 
   def __init__(self, model: Pretrained, max_tokens: int, longest: int):
@@ -98,16 +98,16 @@ class Ours:
   def prefill(self, prompt: list[int]) -> tuple[KeptText, float]:
     return self.decoder.prefill(AR(), prompt)
 
-  def way(self, settings: dict[str, Any]) -> Way:
+  def row(self, settings: dict[str, Any]) -> Row:
     method = from_flat(settings).method
-    return Way(settings, self, functools.partial(self._run, method))
+    return Row(settings, self, functools.partial(self._run, method))
 
   def _run(self, method: Method, prompt: list[int], kept: KeptText) -> Run:
     result = self.decoder.run(method, prompt, kept, jax.random.key(0))
     return result.text_tokens, {field: getattr(result, field) for field in points.FIELDS}
 
 
-class Theirs:
+class TransformersEngine:
   """`transformers` with the same weights in float32, without the adapter.
 
   It runs the whole prompt and its first token comes with that forward: both are taken off. A cache
@@ -126,9 +126,9 @@ class Theirs:
     first = self._generate([prompt], 1)
     return first, first.seconds
 
-  def way(self, options: dict[str, Any]) -> Way:
+  def row(self, options: dict[str, Any]) -> Row:
     run = functools.partial(self._run, options)
-    return Way({"name": "transformers"} | options, self, run)
+    return Row({"name": "transformers"} | options, self, run)
 
   def _run(self, options: dict[str, Any], prompt: list[int], first: torch_llama.Generated) -> Run:
     whole = self._generate([prompt], self._max_tokens, self._eos_ids, **options)
