@@ -85,12 +85,18 @@ class AnyOrderRuns:
 
   @functools.cache  # noqa: B019
   def ratios(self, quality: str, label: str, seed: int) -> list[Interval | None]:
-    """What the baseline costs at the quality of each setting / that setting's own cost."""
+    """What the baseline costs at the quality of each setting / that setting's own cost, as in `curve`."""
     baseline = self.curve(quality, self.baseline, seed)
     how = {"same_texts": quality == "likelihood"}
     return [
       equal_quality.ratio_interval(x, baseline, **how) for x in self.curve(quality, label, seed)
     ]
+
+  def _by_setting(self, quality: str, label: str, seed: int) -> dict[str, Interval | None]:
+    """`ratios` by the name of the setting: the two records need not have the same ones."""
+    of = self.held_out if quality == "likelihood" else self.sampled
+    names = map(setting, of(label, seed))
+    return dict(zip(names, self.ratios(quality, label, seed), strict=True))
 
   def above_one(self, quality: str, label: str) -> tuple[int, int]:
     """In how many comparisons the whole interval is above 1, and of how many."""
@@ -107,8 +113,8 @@ class AnyOrderRuns:
     """Every setting of a model: its cost, and what the baseline costs at equal quality."""
     rows = []
     for seed in self.seeds:
-      by_quality = [self.ratios(quality, label, seed) for quality in self.qualities]
-      for number, x in enumerate(self.sampled(label, seed)):
+      by_quality = [self._by_setting(quality, label, seed) for quality in self.qualities]
+      for x in self.sampled(label, seed):
         (cost,) = self.cost_of(label, [x["nfe"]])
         rows.append(
           (
@@ -116,7 +122,7 @@ class AnyOrderRuns:
             setting(x),
             f"{cost:.1f}",
             quality_of(x, "spelling").shown(3),
-            *(equal_quality.shown(found[number]) for found in by_quality),
+            *(equal_quality.shown(found.get(setting(x))) for found in by_quality),
           )
         )
     names = [f"at equal {name}" for name in self.qualities.values()]
@@ -198,8 +204,8 @@ def quality_of(line: Line, quality: str) -> Interval:
 
 
 def setting(line: Line) -> str:
-  """Of the sampler, in a cell."""
-  decoder = line["settings"]["decoder"]
+  """Of the sampler, in a cell; of a record of samples or of likelihoods."""
+  decoder = line["settings"]["decoder"] if "settings" in line else line
   if "steps" in decoder:
     return f"{decoder['steps']} steps"
   return f"N = {decoder['n_inner']}, Δτ = {decoder['dtau']:g}"

@@ -33,8 +33,10 @@ def runs(tmp_path):
   points += [sample("A", nfe, nll, steps=int(nfe)) for nfe, nll in ((10, 5), (40, 3), (20, 4))]
   points += [sample("B", 8.0, 4, n_inner=1, dtau=0.1), sample("B", 30.0, 2, n_inner=1, dtau=0.01)]
   likelihood = [held_out("A", nfe, nll, steps=int(nfe)) for nfe, nll in ((10, 5), (20, 4), (40, 3))]
-  likelihood += [held_out("B", 8.0, 3.5, dtau=0.1), held_out("B", 9.0, 4, dtau=1.0)]
-  likelihood += [held_out("B", 30.0, 2, dtau=0.01)]
+  likelihood += [held_out("B", 8.0, 3.5, n_inner=1, dtau=0.1)]
+  likelihood += [held_out("B", 9.0, 4, n_inner=1, dtau=1.0)]
+  # Cheaper than all others, and there are no samples of it.
+  likelihood += [held_out("B", 7.0, 4.5, n_inner=4, dtau=0.2)]
   for name, lines in (("points", points), ("likelihood", likelihood)):
     (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
   qualities = {"judge": "NLL", "likelihood": "likelihood"}
@@ -47,8 +49,8 @@ def test_the_baseline_costs_so_many_times_as_much_at_equal_quality(runs):
   assert tuple(first) == pytest.approx((20 / 16,) * 3)
   assert second is None  # the baseline never has it
   # The window of the whole text is no growing one; between 4 and 3 nats the baseline's line is straight.
-  first, second = runs.ratios("likelihood", "B", 0)
-  assert first.value == pytest.approx(30 / 16) and second is None
+  cheaper, found = runs.ratios("likelihood", "B", 0)
+  assert (cheaper.value, found.value) == pytest.approx((15 / 14, 30 / 16))
   assert runs.above_one("judge", "B") == (1, 1)
 
 
@@ -58,6 +60,7 @@ def test_tables_have_a_row_for_every_setting(runs):
     table[2]
     == "| 0 | N = 1, Δτ = 0.1 | 16.0 | 0.600 [0.600, 0.600] | 1.25 [1.25, 1.25] | 1.88 [1.88, 1.88] |"
   )
+  assert table[3].endswith("|  |  |")  # neither reached by the baseline, nor measured
   every = runs.samples({"judge": "NLL"}).splitlines()
   assert [row.split(" | ")[1] for row in every[3:6]] == ["10 steps", "20 steps", "40 steps"]
   assert "held-out text" in every[2] and len(every) == 2 + 1 + 3 + 2
