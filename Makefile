@@ -47,7 +47,7 @@ PARITY       := $(VENV)/.installed-parity
 PARITY_INDEX ?=
 PARITY_TESTS := tests/interop tests/data/test_vocabulary_files.py tests/data/test_chat.py \
   tests/bench/test_flex.py tests/bench/test_torch_llama.py tests/cli/test_bench.py tests/cli/test_bench_peers.py \
-  tests/cli/test_finetune_live.py
+  tests/cli/test_finetune_live.py tests/experiments/test_smollm2.py
 
 parity: $(PARITY)
 	SBDJAX_PARITY=1 $(RUN) -m pytest -n 2 --dist loadfile $(PARITY_TESTS)

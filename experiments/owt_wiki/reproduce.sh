@@ -5,13 +5,12 @@
 # smaller, OUT names another folder for the records.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
-HERE=experiments/owt_wiki
-OUT=${OUT:-$HERE}
+OUT=${OUT:-experiments/owt_wiki}
 STEPS=${STEPS:-4000}
 
 SPLIT="0.97 0.015 0.015"
 # shellcheck disable=SC2086
-[ -f runs/owt_bpe/vocab.json ] || $PY $HERE/bpe.py "$WIKI" --split_sizes $SPLIT --out=runs/owt_bpe
+[ -f runs/owt_bpe/vocab.json ] || $PY experiments/owt_wiki/bpe.py "$WIKI" --split_sizes $SPLIT --out=runs/owt_bpe
 
 run() {
   workdir=runs/owt_wiki/$1 config=$2
@@ -51,4 +50,4 @@ GRID=6,8,11,16,24,32,64,128
 }
 $PY experiments/curves.py --together --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
   --record=$OUT/curves.jsonl MDM=runs/owt_wiki/mdm SSMD=runs/owt_wiki/ssmd
-$PY $HERE/tables.py "$OUT" --picture="$OUT/samples.png"
+$PY experiments/owt_wiki/tables.py "$OUT" --picture="$OUT/samples.png"
