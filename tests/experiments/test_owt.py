@@ -45,3 +45,26 @@ def test_each_judge_cuts_the_text_into_its_own_tokens(vocabulary):
   assert each["judge_tokens"] == [len(row) for row in rows]
   assert each["second_judge_tokens"] == [len(theirs.encode(text)) for text in TEXTS[:3]]
   assert np.all(np.array(each["second_judge_nll"]) > 0) and each["correct"] == [1, 1, 1]
+
+
+def test_the_search_shows_what_no_cheaper_setting_equals(tmp_path):
+  def line(n_inner, dtau, nfe, nats):
+    found = {"label": "SSMD", "n_inner": n_inner, "dtau": dtau, "mean_nfe": nfe}
+    each = {"log_prob": [-8.0 * nats] * 3, "nfe": [nfe] * 3}
+    return found | {"nats_per_token": nats, "length": 8, "texts": 3, "each": each}
+
+  lines = [
+    line(1, 0.01, 60.0, 3.0),
+    line(1, 0.1, 20.0, 4.0),
+    line(2, 0.1, 18.0, 3.5),
+    line(8, 0.2, 9.0, 5.0),
+  ]
+  lines += [line(1, 1.0, 1.0, 2.0), {"label": "SSMD", "nats_per_token": 2.5}]  # not of the grid
+  (tmp_path / "search.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  rows = script("owt_wiki/tables").search(tmp_path).splitlines()
+  assert "best of 4" in rows[0] and [row.split("|")[1].strip() for row in rows[2:]] == [
+    "N = 8, Δτ = 0.2",
+    "N = 2, Δτ = 0.1",
+    "N = 1, Δτ = 0.01",
+  ]
+  assert "3.500" in rows[3] and "18.0" in rows[3]
