@@ -24,7 +24,7 @@ train() {
 # Rows of the vocabulary: 4,095 tokens and the mask.
 MODEL="--config.model.vocab_size=4096 --config.model.mask_id=4095 --config.model.max_seq_len=128"
 TRAIN="--config.optim.name=muon --config.optim.warmup_steps=$((STEPS / 60)) --config.train.batch_size=16
-  --config.train.eval_every=$((STEPS / 6)) --config.train.checkpoint_every=250 --config.train.ema_decay=0.999"
+  --config.train.eval_every=$((STEPS / 6)) --config.train.checkpoint_every=250 --config.train.ema_decay=0"
 NTP="$MODEL $TRAIN --config.optim.learning_rate=1e-2"
 FROM_BASE="$TRAIN --config.optim.learning_rate=6e-3 --config.init.checkpoint=runs/owt_wiki/base
   --config.model.num_layers=5 $MODEL --config.model.unused_rows=0"
