@@ -158,8 +158,8 @@ def results() -> str:
     "sbd_stories260k": (
       "SBD as in the table above: **a loss**, one token at a time within a block (gamma 0) already costs "
       f"{markdown.percent(sbd.cost(0.0))} against AR of the same weights; the "
-      f"next-token term keeps the model ({100 * sbd.above_ntp('SBD'):+.1f} % validation loss, without it "
-      f"{100 * sbd.above_ntp('SBD w/o NTP term'):+.0f} %: one run each, no interval)"
+      f"next-token term keeps the model ({sbd.above_ntp_shown('SBD')} validation loss, without it "
+      f"{sbd.above_ntp_shown('SBD without the NTP term', 0)}; means of three seeds, [least, most])"
     ),
     "sbd_verified": (
       "AR's text token for token with up to "

@@ -83,7 +83,10 @@ ALL = (
   Figure(f"{_SBD}/steps.png", f"{_SBD}/tables.py", "draw_steps",
     ("training.jsonl", "first_run.jsonl", "points.jsonl"), _sh(_SBD),
   ),
-  _losses(_SBD, "ntp_term", _sh(_SBD)),
+  Figure(
+    f"{_SBD}/ntp_term.png", "seed_curves.py", "draw_recorded", ("ntp_term.jsonl",), _sh(_SBD),
+    (f"{_SBD}/ntp_term.jsonl",),
+  ),
   Figure(f"{_SBD}/masks.png", f"{_SBD}/masks.py", "draw", (), ""),
   _losses("sbd_text8", "curves", "what its README says"),
   Figure(

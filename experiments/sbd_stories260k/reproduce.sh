@@ -6,7 +6,7 @@ set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/sbd_stories260k
 RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
-BUDGET="--config.train.steps=300 --config.optim.warmup_steps=30 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
+BUDGET="--config.train.steps=200 --config.optim.warmup_steps=20 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
 
 # The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD; the same budget
 # with the next-token loss alone beside it.
@@ -28,13 +28,17 @@ $PY -m sbdjax train --config=preset:stories_sbd:further --workdir=runs/further \
 $PY $OUT/export.py runs/further sbdjax/assets/stories260K_sbd.safetensors \
   --made_by="experiments/sbd_stories260k/reproduce.sh"
 
-# Role of the NTP term (paper: Figure 4, Table 2): three runs with one budget on the raw stories.
-$PY -m sbdjax train --config=preset:stories_ntp --workdir=runs/raw_ntp $RAW $BUDGET
-$PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd $RAW $BUDGET
-$PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_no_ntp $RAW $BUDGET \
-  --config.loss.ntp_weight=0
-$PY experiments/curves.py NTP=runs/raw_ntp SBD=runs/raw_sbd "SBD w/o NTP term=runs/raw_sbd_no_ntp" \
-  --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
+# Role of the NTP term (paper: Figure 4, Table 2): three trainings with one budget on the raw stories, three seeds.
+runs=()
+for seed in 0 1 2; do
+  SEED="--config.train.seed=$seed"
+  $PY -m sbdjax train --config=preset:stories_ntp --workdir=runs/raw_ntp_$seed $RAW $BUDGET $SEED
+  $PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_$seed $RAW $BUDGET $SEED
+  $PY -m sbdjax train --config=preset:stories_sbd --workdir=runs/raw_sbd_no_ntp_$seed $RAW $BUDGET $SEED \
+    --config.loss.ntp_weight=0
+  runs+=("NTP=runs/raw_ntp_$seed" "SBD=runs/raw_sbd_$seed" "SBD without the NTP term=runs/raw_sbd_no_ntp_$seed")
+done
+$PY experiments/seed_curves.py "${runs[@]}" --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
 
 # Quality against speed (paper: Table 1): every text first, then the speeds of all points in turns, which needs
 # an idle machine (--config.sweep.repeats=0 leaves them out).
