@@ -74,7 +74,7 @@ def _losses(folder: str, name: str, command: str, together: bool = False) -> Fig
 
 _SBD, _JACOBI, _TEXT8 = "sbd_stories260k", "jacobi_stories260k", "ssmd_text8"
 _FIGURE3 = ("points.jsonl", "curves.jsonl", "likelihood.jsonl")
-# Also of experiments that are not recorded yet.
+# A figure is added together with its record: a test looks for all of them.
 ALL = (
   Figure(
     f"{_SBD}/sweep.png", f"{_SBD}/tables.py", "draw_sweep", ("points.jsonl", "speeds.jsonl"),

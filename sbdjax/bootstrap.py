@@ -18,7 +18,7 @@ SHARE = 0.95
 _NORMAL_95 = 1.96  # standard errors on either side
 # Drawn numbers held at a time.
 _CHUNK = 4_000_000
-# Counts kept for further intervals over as many texts: those of 1,200 texts, 100 MB.
+# Most counts kept for further intervals over as many texts: those of 1,200 texts, 100 MB, twice.
 _KEPT = 12_000_000
 
 # Columns [..., N], one after the other -> [...].

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -128,29 +127,12 @@ def least_interval(
 
 def _drawn(points: Sequence[ByText], same_texts: bool, resamples: int) -> np.ndarray:
   """(cost, quality) of every point in every resample, [R, P, 2]."""
-  return np.stack(
-    [
-      _drawn_point(
-        tuple(x.cost), tuple(x.over), tuple(x.under), 0 if same_texts else number, resamples
-      )
-      for number, x in enumerate(points)
-    ],
-    axis=1,
-  )
-
-
-@functools.lru_cache(maxsize=64)  # a baseline is compared with many points
-def _drawn_point(
-  cost: tuple[float, ...],
-  over: tuple[float, ...],
-  under: tuple[float, ...],
-  seed: int,
-  resamples: int,
-) -> np.ndarray:
-  """(cost, quality) of a point in every resample, [R, 2]."""
-  sums = bootstrap.drawn_sums(np.array([cost, over, under], float), resamples, seed)
-  cost_R, over_R, under_R = sums
-  return np.stack([cost_R / len(cost), over_R / under_R], axis=1)
+  drawn_PxRx2 = []
+  for number, x in enumerate(points):
+    columns = np.array([x.cost, x.over, x.under], float)
+    cost_R, over_R, under_R = bootstrap.drawn_sums(columns, resamples, 0 if same_texts else number)
+    drawn_PxRx2.append(np.stack([cost_R / len(x.cost), over_R / under_R], axis=1))
+  return np.stack(drawn_PxRx2, axis=1)
 
 
 def _reached(curve: Curve, quality: float, never: float) -> float:
