@@ -28,14 +28,15 @@ TRAIN="--config.optim.name=muon --config.optim.warmup_steps=$((STEPS / 60)) --co
 NTP="$MODEL $TRAIN --config.optim.learning_rate=1e-2"
 FROM_BASE="$TRAIN --config.optim.learning_rate=6e-3 --config.init.checkpoint=runs/owt_wiki/base
   --config.model.num_layers=5 $MODEL --config.model.unused_rows=0"
+ROUND="--config.optim.warmup_steps=$((STEPS / 150))"
 # shellcheck disable=SC2086
 {
   train base text8_ntp:cpu $((STEPS * 2 / 3)) $NTP --config.model.num_layers=5
   train judge text8_ntp:cpu $((STEPS * 2 / 3)) $NTP --config.model.num_layers=6 --config.train.seed=1
   train mdm owt_mdm:cpu "$STEPS" $FROM_BASE
   train ssmd owt_ssmd:cpu "$STEPS" $FROM_BASE
-  train sdtt_1 owt_sdtt:cpu,1 $((STEPS / 10)) --config.init.checkpoint=runs/owt_wiki/mdm
-  train sdtt_2 owt_sdtt:cpu,2 $((STEPS / 10)) --config.init.checkpoint=runs/owt_wiki/sdtt_1
+  train sdtt_1 owt_sdtt:cpu,1 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/mdm
+  train sdtt_2 owt_sdtt:cpu,2 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/sdtt_1
 }
 
 TEXT="--data.source=text --data.tokenizer=runs/owt_bpe --data.path=$WIKI --data.split_sizes=(${SPLIT// /,})"
