@@ -8,8 +8,8 @@ Settings: sbdjax/presets/stories_ssmd.py. Copy this file for a config of your ow
 from sbdjax.presets import stories_ssmd as preset
 
 
-def get_config():
-  config = preset.get_config()
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
   # Change any field here, for instance:
   # config.optim.learning_rate = 1e-3
   return config

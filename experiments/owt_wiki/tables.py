@@ -10,9 +10,8 @@ import functools
 import pathlib
 import sys
 
-from sbdjax import bootstrap
 from sbdjax.evals import equal_quality, markdown, pareto
-from sbdjax.evals.any_order_runs import AnyOrderRuns, setting
+from sbdjax.evals.any_order_runs import AnyOrderRuns, nats, setting
 
 HERE = pathlib.Path(__file__).resolve().parent
 # One forward of the masked-diffusion models runs five blocks, one of the self-speculative model six.
@@ -65,19 +64,12 @@ def search(folder: pathlib.Path = HERE) -> str:
   lines = [x for x in runs_of(folder).lines("search.jsonl") if x.get("dtau", 1.0) < 1]
   best = pareto.front([-x["mean_nfe"] for x in lines], [x["nats_per_token"] for x in lines])
   shown = sorted((x for x, on_front in zip(lines, best, strict=True) if on_front), key=_nfe)
-  rows = [(setting(x), f"{x['mean_nfe']:.1f}", _nats(x).shown(3)) for x in shown]
+  rows = [(setting(x), f"{x['mean_nfe']:.1f}", nats(x).shown(3)) for x in shown]
   return markdown.table((f"best of {len(lines)}", "NFE", "nats per token"), rows)
 
 
 def _nfe(line: dict) -> float:
   return line["mean_nfe"]
-
-
-def _nats(line: dict) -> bootstrap.Interval:
-  """Minus the log-probability of a token."""
-  return bootstrap.ratio_of_sums(
-    [-x for x in line["each"]["log_prob"]], [line["length"]] * line["texts"]
-  )
 
 
 def draw(path: pathlib.Path, folder: pathlib.Path = HERE) -> None:

@@ -203,6 +203,13 @@ def quality_of(line: Line, quality: str) -> Interval:
   return bootstrap.ratio_of_sums(*columns(line, quality))
 
 
+def nats(line: Line) -> Interval:
+  """Minus the log-probability per token, of a record of likelihoods."""
+  return bootstrap.ratio_of_sums(
+    [-x for x in line["each"]["log_prob"]], [line["length"]] * line["texts"]
+  )
+
+
 def setting(line: Line) -> str:
   """Of the sampler, in a cell; of a record of samples or of likelihoods."""
   decoder = line["settings"]["decoder"] if "settings" in line else line

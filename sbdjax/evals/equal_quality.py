@@ -184,8 +184,13 @@ def shown(x: Interval | None, digits: int = 2) -> str:
 
 
 def ends_shown(found: Iterable[Interval | None], digits: int = 2) -> str:
-  """`0.8 [less, 2.1] to 3.1 [0.9, more]`: the smallest and the largest of those that are there."""
+  """`0.8 [less, 2.1] to 3.1 [0.9, more]`: the smallest and the largest of those that are there.
+
+  Of one alone that one, of none an empty text.
+  """
   there = sorted(x for x in found if x is not None)
+  if len(there) < 2:
+    return "".join(shown(x, digits) for x in there)
   return f"{shown(there[0], digits)} to {shown(there[-1], digits)}"
 
 

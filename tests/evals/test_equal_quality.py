@@ -73,3 +73,5 @@ def test_a_bound_that_no_resample_reached_is_said():
   some = [Interval(2.06, 1.4, math.inf), None, Interval(0.84, 0.0, 1.31)]
   assert equal_quality.shown(some[0]) == "2.06 [1.40, more]" and equal_quality.shown(None) == ""
   assert equal_quality.ends_shown(some, 1) == "0.8 [less, 1.3] to 2.1 [1.4, more]"
+  assert equal_quality.ends_shown([None, some[0]], 1) == equal_quality.shown(some[0], 1)
+  assert equal_quality.ends_shown([None]) == ""
