@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from sbdjax.evals import equal_quality, markdown, pareto
-from sbdjax.evals.any_order_runs import AnyOrderRuns, nats, setting
+from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, nats, setting
 
 HERE = pathlib.Path(__file__).resolve().parent
 # One forward of the masked-diffusion models runs five blocks, one of the self-speculative model six.
@@ -56,7 +56,7 @@ def comparison(folder: pathlib.Path = HERE) -> str:
 
 def samples(folder: pathlib.Path = HERE) -> str:
   """All samples."""
-  return runs_of(folder).samples(JUDGES)
+  return runs_of(folder).samples(dict([SPELLING]) | JUDGES)
 
 
 def search(folder: pathlib.Path = HERE) -> str:

@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from sbdjax.evals import equal_quality, markdown
-from sbdjax.evals.any_order_runs import AnyOrderRuns, nats, quality_of
+from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, nats, quality_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 QUALITIES = {
@@ -47,7 +47,7 @@ def comparison() -> str:
 
 def samples() -> str:
   """All samples."""
-  return RUNS.samples({"judge": "judge NLL"})
+  return RUNS.samples(dict([SPELLING]) | {"judge": "judge NLL"})
 
 
 def ablations() -> str:

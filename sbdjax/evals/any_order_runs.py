@@ -19,6 +19,10 @@ from sbdjax.evals.equal_quality import ByText
 
 Line = dict[str, Any]
 
+# A quality of samples and the head of its column.
+SPELLING = ("spelling", "words spelled right")
+_DIGITS = {"spelling": 3}
+
 
 class AnyOrderRuns:
   """The records of a folder.
@@ -109,8 +113,13 @@ class AnyOrderRuns:
     every = [x for seed in self.seeds for x in self.sampled(label, seed)]
     return max(quality_of(x, "spelling") for x in every)
 
-  def comparison(self, label: str) -> str:
-    """Every setting of a model: its cost, and what the baseline costs at equal quality."""
+  def comparison(self, label: str, shown: tuple[str, str] = SPELLING) -> str:
+    """Every setting of a model: its cost, and what the baseline costs at equal quality.
+
+    Args:
+      label: of the model.
+      shown: a quality of the samples that stands beside the cost, and the head of its column.
+    """
     rows = []
     for seed in self.seeds:
       by_quality = [self._by_setting(quality, label, seed) for quality in self.qualities]
@@ -121,41 +130,39 @@ class AnyOrderRuns:
             seed,
             setting(x),
             f"{cost:.1f}",
-            quality_of(x, "spelling").shown(3),
+            quality_of(x, shown[0]).shown(3),
             *(equal_quality.shown(found.get(setting(x))) for found in by_quality),
           )
         )
     names = [f"at equal {name}" for name in self.qualities.values()]
     head = (
-      "seed", "setting", "cost", "words spelled right",
+      "seed", "setting", "cost", shown[1],
       f"{self.baseline}'s cost / its own: {names[0]}", *names[1:],
     )  # fmt: skip
     return markdown.table(head, rows)
 
-  def samples(self, judges: Mapping[str, str]) -> str:
+  def samples(self, columns: Mapping[str, str], natural: str = "held-out text") -> str:
     """All samples.
 
     Args:
-      judges: prefix of a judge's fields -> head of its column.
+      columns: quality -> head of its column.
+      natural: what the texts are that no model wrote.
     """
-    rows = [self._row(self.texts(), "held-out text", judges)]
+    rows = [self._row(self.texts(), natural, columns)]
     for label in self.blocks:
       for seed in self.seeds:
-        rows += [self._row(x, f"{label}, seed {seed}", judges) for x in self.sampled(label, seed)]
-    head = (
-      "model", "setting", "cost", "words spelled right", *judges.values(), "entropy of tokens", "accepted",
-    )  # fmt: skip
+        rows += [self._row(x, f"{label}, seed {seed}", columns) for x in self.sampled(label, seed)]
+    head = ("model", "setting", "cost", *columns.values(), "entropy of tokens", "accepted")
     return markdown.table(head, rows)
 
-  def _row(self, x: Line, name: str, judges: Mapping[str, str]) -> tuple:
+  def _row(self, x: Line, name: str, columns: Iterable[str]) -> tuple:
     has_cost = "decoder" in x["settings"]
     cost = self.cost_of(x["settings"]["label"], [x["nfe"]])[0] if has_cost else None
     return (
       name,
       setting(x) if has_cost else None,
       None if cost is None else f"{cost:.1f}",
-      quality_of(x, "spelling").shown(3),
-      *(quality_of(x, judge).shown(2) for judge in judges),
+      *(quality_of(x, name).shown(_DIGITS.get(name, 2)) for name in columns),
       f"{x['entropy']:.2f}",
       None if "acceptance" not in x else f"{x['acceptance']:.2f}",
     )
