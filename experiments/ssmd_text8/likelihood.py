@@ -57,6 +57,9 @@ def main(argv: list[str] | None = None) -> int:
   add("--steps", default=STEPS, help="of the masked-diffusion sampler, up to the length")
   add("--noise", default="cosine", help="schedule of the masked-diffusion sampler")
   add("--plans", type=int, default=1, help="plans a text, of masked diffusion in steps")
+  add(
+    "--trunk_alone", action="store_true", help="masked diffusion by self-speculative models' trunks"
+  )
   add("--samples", type=int, default=16, help="numbers of masks a text, of the any-order bound")
   add("--seed", type=int, default=0)
   args = parser.parse_args(rest)
@@ -82,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
     given = np.zeros(args.length, bool)
     measured = [likelihoods.any_order(model, rows, keys, args.samples, given)]
-    if isinstance(model.lm, SigmaLM):
+    if isinstance(model.lm, SigmaLM) and not args.trunk_alone:
       more = likelihoods.speculative(model, rows, keys, rules, args.orders, given)
     else:
       more = likelihoods.in_steps(model, rows, keys, steps, args.noise, args.plans, given)

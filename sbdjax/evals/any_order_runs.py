@@ -96,11 +96,25 @@ class AnyOrderRuns:
       equal_quality.ratio_interval(x, baseline, **how) for x in self.curve(quality, label, seed)
     ]
 
-  def _by_setting(self, quality: str, label: str, seed: int) -> dict[str, Interval | None]:
-    """`ratios` by the name of the setting: the two records need not have the same ones."""
+  @functools.cache  # noqa: B019
+  def bounds(self, quality: str, label: str, seed: int) -> list[Interval | None]:
+    """What the baseline costs at least / a setting's cost, where it never has that quality; else None."""
+    baseline = self.curve(quality, self.baseline, seed)
+    best, how = max(x.at[1] for x in baseline), {"same_texts": quality == "likelihood"}
+    return [
+      equal_quality.least_interval(x, baseline, **how) if x.at[1] > best else None
+      for x in self.curve(quality, label, seed)
+    ]
+
+  def _cells(self, quality: str, label: str, seed: int) -> dict[str, str]:
+    """`ratios` or `bounds` by the name of the setting: the two records need not have the same ones."""
     of = self.held_out if quality == "likelihood" else self.sampled
-    names = map(setting, of(label, seed))
-    return dict(zip(names, self.ratios(quality, label, seed), strict=True))
+    both = zip(self.ratios(quality, label, seed), self.bounds(quality, label, seed), strict=True)
+    shown = (
+      equal_quality.shown(ratio) if bound is None else f"more than {bound.shown(2)}"
+      for ratio, bound in both
+    )
+    return dict(zip(map(setting, of(label, seed)), shown, strict=True))
 
   def above_one(self, quality: str, label: str) -> tuple[int, int]:
     """In how many comparisons the whole interval is above 1, and of how many."""
@@ -122,7 +136,7 @@ class AnyOrderRuns:
     """
     rows = []
     for seed in self.seeds:
-      by_quality = [self._by_setting(quality, label, seed) for quality in self.qualities]
+      by_quality = [self._cells(quality, label, seed) for quality in self.qualities]
       for x in self.sampled(label, seed):
         (cost,) = self.cost_of(label, [x["nfe"]])
         rows.append(
@@ -131,7 +145,7 @@ class AnyOrderRuns:
             setting(x),
             f"{cost:.1f}",
             quality_of(x, shown[0]).shown(3),
-            *(equal_quality.shown(found.get(setting(x))) for found in by_quality),
+            *(found.get(setting(x), "") for found in by_quality),
           )
         )
     names = [f"at equal {name}" for name in self.qualities.values()]

@@ -48,6 +48,8 @@ def test_the_baseline_costs_so_many_times_as_much_at_equal_quality(runs):
   # 8 forwards of 10 blocks are worth 16 of 5; the baseline has this quality at 20.
   assert tuple(first) == pytest.approx((20 / 16,) * 3)
   assert second is None  # the baseline never has it
+  assert runs.bounds("judge", "B", 0)[0] is None
+  assert runs.bounds("judge", "B", 0)[1].value == pytest.approx(40 / 60)
   # The window of the whole text is no growing one; between 4 and 3 nats the baseline's line is straight.
   cheaper, found = runs.ratios("likelihood", "B", 0)
   assert (cheaper.value, found.value) == pytest.approx((15 / 14, 30 / 16))
@@ -60,7 +62,8 @@ def test_tables_have_a_row_for_every_setting(runs):
     table[2]
     == "| 0 | N = 1, Δτ = 0.1 | 16.0 | 0.600 [0.600, 0.600] | 1.25 [1.25, 1.25] | 1.88 [1.88, 1.88] |"
   )
-  assert table[3].endswith("|  |  |")  # neither reached by the baseline, nor measured
+  # Never reached by the baseline, whose last point costs 40, against 30 of ten blocks; and not measured.
+  assert table[3].endswith("| more than 0.67 [0.67, 0.67] |  |")
   every = runs.samples(dict([any_order_runs.SPELLING]) | {"judge": "NLL"}).splitlines()
   assert [row.split(" | ")[1] for row in every[3:6]] == ["10 steps", "20 steps", "40 steps"]
   assert "held-out text" in every[2] and len(every) == 2 + 1 + 3 + 2
