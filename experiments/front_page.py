@@ -34,6 +34,7 @@ freedave, jacobi = of("freedave_stories260k/tables"), of("jacobi_stories260k/tab
 text8, protein = of("ssmd_text8/tables"), of("ssmd_protein/tables")
 stories, antibody = of("ssmd_stories260k/tables"), of("ssmd_antibody/tables")
 benchmarks, one = of("benchmarks/tables"), of("one_task/tables")
+owt = of("owt_wiki/tables")
 benchmarks_lm, smollm2 = of("benchmarks_lm/tables"), of("smollm2/tables")
 
 # EB decoding with bounds that pay, and verified decoding.
@@ -186,6 +187,7 @@ def results() -> str:
       f"**both ablations fall below MDM**, the paper's only below the full model. {text8.against_ablations()}"
     ),
     "ssmd_stories260k": stories.in_short(),
+    "owt_wiki": owt.in_short(),
     "ssmd_protein": protein.in_short(),
     "ssmd_antibody": antibody.in_short(),
     "benchmarks_lm": benchmarks_lm.in_short(),

@@ -141,6 +141,11 @@ ALL = (
     "ssmd_stories260k/samples.png", "ssmd_stories260k/tables.py", "draw",
     ("points.jsonl", "likelihood.jsonl"), _sh("ssmd_stories260k"),
   ),
+  _losses("owt_wiki", "curves", _sh("owt_wiki"), together=True),
+  Figure(
+    "owt_wiki/samples.png", "owt_wiki/tables.py", "draw", ("points.jsonl", "likelihood.jsonl"),
+    _sh("owt_wiki"),
+  ),
   _losses("ssmd_protein", "losses", _sh("ssmd_protein", "train.sh"), together=True),
   Figure(
     "ssmd_protein/nfe.png", "ssmd_protein/sample.py", "draw", ("points.jsonl",),

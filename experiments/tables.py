@@ -45,6 +45,7 @@ WHOLE = (
   "experiments/jacobi_stories260k/README.md",
   "experiments/kernels/README.md",
   "experiments/one_task/README.md",
+  "experiments/owt_wiki/README.md",
   "experiments/sbd_stories260k/README.md",
   "experiments/sbd_verified/README.md",
   "experiments/ssmd_protein/README.md",

@@ -56,7 +56,10 @@ measure() {
   }
 }
 measure 6,8,11,16,24,32,64,128 MDM=runs/owt_wiki/mdm SSMD=runs/owt_wiki/ssmd
-measure 6,8,11,16,32 SDTT1=runs/owt_wiki/sdtt_1 SDTT2=runs/owt_wiki/sdtt_2
+measure 8,16,32 SDTT1=runs/owt_wiki/sdtt_1 SDTT2=runs/owt_wiki/sdtt_2
+# What speculation saves, without what training gave: SSMD's own trunk as masked diffusion.
+# shellcheck disable=SC2086
+$PY $LIKELIHOOD --out="$OUT/likelihood.jsonl" --steps=6,8,11,16,24,32,64,128 --trunk_alone $TEXT TRUNK=runs/owt_wiki/ssmd
 
 # The search behind Table 3: every number of inner loops with every window.
 RULES=$(for n in 1 2 3 4 8; do for dtau in 0.01 0.02 0.04 0.083 0.125 0.167 0.25; do printf "%s:%s," "$n" "$dtau"; done; done)

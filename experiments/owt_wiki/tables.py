@@ -10,12 +10,14 @@ import functools
 import pathlib
 import sys
 
+from sbdjax import bootstrap
 from sbdjax.evals import equal_quality, markdown, pareto
 from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, nats, setting
 
 HERE = pathlib.Path(__file__).resolve().parent
 # One forward of the masked-diffusion models runs five blocks, one of the self-speculative model six.
 BLOCKS = {"MDM": 5, "SSMD": 6, "SDTT1": 5, "SDTT2": 5}
+TRUNK = "TRUNK"  # of SSMD, alone
 JUDGES = {"judge": "NLL, judge trained here", "second_judge": "NLL, SmolLM2"}
 SEED = 0
 
@@ -27,25 +29,83 @@ def runs_of(folder: pathlib.Path = HERE) -> AnyOrderRuns:
   return AnyOrderRuns(folder, BLOCKS, seeds=(SEED,), qualities=qualities)
 
 
+@functools.cache
+def beside_trunk(folder: pathlib.Path = HERE) -> AnyOrderRuns:
+  """The same with the trunk of SSMD alone as the baseline, by likelihood: what speculation saves without what training gave."""
+  return AnyOrderRuns(
+    folder, {TRUNK: 5, "SSMD": 6}, seeds=(SEED,), qualities={"likelihood": "likelihood"}
+  )
+
+
+def limit(label: str) -> bootstrap.Interval:
+  """Masked diffusion with one token per forward, nats per token of held-out text."""
+  of = [x for x in runs_of().lines("likelihood.jsonl") if x["label"] == label]
+  return nats(next(x for x in of if "mean_nfe" not in x))
+
+
+def trunk() -> str:
+  """Held-out text under SSMD, and what MDM and SSMD's own trunk cost at that likelihood."""
+  runs, name = runs_of(), "likelihood"
+  by_mdm = runs.cells(name, "SSMD", SEED)
+  by_trunk = beside_trunk().cells(name, "SSMD", SEED)
+  rows = []
+  for x in runs.held_out("SSMD", SEED):
+    (cost,) = runs.cost_of("SSMD", [x["mean_nfe"]])
+    at = setting(x)
+    rows.append((at, f"{cost:.1f}", nats(x).shown(3), by_mdm[at], by_trunk[at]))
+  head = (
+    "SSMD", "cost", "nats per token of held-out text", "MDM's cost / its own", "its own trunk's cost / its own",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def trunk_costs() -> bootstrap.Interval | None:
+  """What SSMD's own trunk costs at the likelihood of its cheapest setting / what that costs."""
+  return beside_trunk().ratios("likelihood", "SSMD", SEED)[0]
+
+
 def _others(runs: AnyOrderRuns) -> list[str]:
   return [label for label in runs.blocks if label != runs.baseline]
 
 
 def findings(folder: pathlib.Path = HERE) -> str:
   """What masked diffusion costs at equal quality, in words."""
-  runs, told = runs_of(folder), []
-  for quality, name in runs.qualities.items():
-    for label in _others(runs):
-      found = [x for x in runs.ratios(quality, label, SEED) if x is not None]
-      if not found:
-        told.append(f"* By {name} {runs.baseline} reaches no setting of {label}.")
-        continue
-      above, count = runs.above_one(quality, label)
-      told.append(
-        f"* At equal {name} {runs.baseline} costs {equal_quality.ends_shown(found)} times as much as {label}; "
-        f"{above} of {count} intervals lie above 1."
-      )
-  return "\n".join(told)
+  runs = runs_of(folder)
+  return "\n".join(
+    f"* {label}, equal {name}: {_costs(runs, quality, label)}."
+    for label in _others(runs)
+    for quality, name in runs.qualities.items()
+  )
+
+
+def _costs(runs: AnyOrderRuns, quality: str, label: str) -> str:
+  """What the baseline costs at the quality of all settings of a model."""
+  told, bounds = [], [x for x in runs.bounds(quality, label, SEED) if x is not None]
+  if ends := equal_quality.ends_shown(runs.ratios(quality, label, SEED)):
+    above, count = runs.above_one(quality, label)
+    told.append(
+      f"{runs.baseline} costs {ends} times as much ({above} of {count} intervals above 1)"
+    )
+  if bounds:
+    every = len(runs.curve(quality, label, SEED))
+    told.append(
+      f"{runs.baseline} is at none of its settings as good as {len(bounds)} of {every}, so that the cheapest of them saves a "
+      f"factor of more than {max(bounds).shown(2)}"
+    )
+  return "; ".join(told) or f"{runs.baseline} is as good from its first setting on"
+
+
+def in_short() -> str:
+  """A sentence for the page of all results."""
+  runs = runs_of()
+  told = [
+    f"equal {name}: {_costs(runs, quality, 'SSMD')}" for quality, name in runs.qualities.items()
+  ]
+  return (
+    "web text at small scale (Wikipedia, a BPE of its own, one training each), SSMD: "
+    + "; ".join(told)
+    + f". **Most of that is training**: SSMD's own trunk alone costs {equal_quality.shown(trunk_costs())} times as much there"
+  )
 
 
 def comparison(folder: pathlib.Path = HERE) -> str:

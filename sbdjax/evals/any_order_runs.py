@@ -106,7 +106,7 @@ class AnyOrderRuns:
       for x in self.curve(quality, label, seed)
     ]
 
-  def _cells(self, quality: str, label: str, seed: int) -> dict[str, str]:
+  def cells(self, quality: str, label: str, seed: int) -> dict[str, str]:
     """`ratios` or `bounds` by the name of the setting: the two records need not have the same ones."""
     of = self.held_out if quality == "likelihood" else self.sampled
     both = zip(self.ratios(quality, label, seed), self.bounds(quality, label, seed), strict=True)
@@ -136,7 +136,7 @@ class AnyOrderRuns:
     """
     rows = []
     for seed in self.seeds:
-      by_quality = [self._cells(quality, label, seed) for quality in self.qualities]
+      by_quality = [self.cells(quality, label, seed) for quality in self.qualities]
       for x in self.sampled(label, seed):
         (cost,) = self.cost_of(label, [x["nfe"]])
         rows.append(
