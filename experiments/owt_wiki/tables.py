@@ -143,7 +143,10 @@ def main(argv: list[str] | None = None) -> int:
   add("folder", type=pathlib.Path, nargs="?", default=HERE, help="of the records")
   add("--picture", type=pathlib.Path, help="both judges and the likelihood against cost")
   args = parser.parse_args(argv)
-  print(*(table(args.folder) for table in (findings, comparison, samples, search)), sep="\n\n")
+  shown = [findings, comparison, samples]
+  if (args.folder / "search.jsonl").is_file():
+    shown.append(search)
+  print(*(table(args.folder) for table in shown), sep="\n\n")
   if args.picture:
     draw(args.picture, args.folder)
   return 0
