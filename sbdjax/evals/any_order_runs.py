@@ -98,7 +98,10 @@ class AnyOrderRuns:
 
   @functools.cache  # noqa: B019
   def bounds(self, quality: str, label: str, seed: int) -> list[Interval | None]:
-    """What the baseline costs at least / a setting's cost, where it never has that quality; else None."""
+    """Lower bounds of `ratios`, for the settings whose quality the baseline has at none of its own; else None.
+
+    The baseline's cost in it is that of its last setting (`equal_quality.least_interval`).
+    """
     baseline = self.curve(quality, self.baseline, seed)
     best, how = max(x.at[1] for x in baseline), {"same_texts": quality == "likelihood"}
     return [
@@ -127,13 +130,8 @@ class AnyOrderRuns:
     every = [x for seed in self.seeds for x in self.sampled(label, seed)]
     return max(quality_of(x, "spelling") for x in every)
 
-  def comparison(self, label: str, shown: tuple[str, str] = SPELLING) -> str:
-    """Every setting of a model: its cost, and what the baseline costs at equal quality.
-
-    Args:
-      label: of the model.
-      shown: a quality of the samples that stands beside the cost, and the head of its column.
-    """
+  def comparison(self, label: str) -> str:
+    """Every setting of a model: its cost, and what the baseline costs at equal quality."""
     rows = []
     for seed in self.seeds:
       by_quality = [self.cells(quality, label, seed) for quality in self.qualities]
@@ -144,25 +142,24 @@ class AnyOrderRuns:
             seed,
             setting(x),
             f"{cost:.1f}",
-            quality_of(x, shown[0]).shown(3),
+            quality_of(x, SPELLING[0]).shown(3),
             *(found.get(setting(x), "") for found in by_quality),
           )
         )
     names = [f"at equal {name}" for name in self.qualities.values()]
     head = (
-      "seed", "setting", "cost", shown[1],
+      "seed", "setting", "cost", SPELLING[1],
       f"{self.baseline}'s cost / its own: {names[0]}", *names[1:],
     )  # fmt: skip
     return markdown.table(head, rows)
 
-  def samples(self, columns: Mapping[str, str], natural: str = "held-out text") -> str:
+  def samples(self, columns: Mapping[str, str]) -> str:
     """All samples.
 
     Args:
       columns: quality -> head of its column.
-      natural: what the texts are that no model wrote.
     """
-    rows = [self._row(self.texts(), natural, columns)]
+    rows = [self._row(self.texts(), "held-out text", columns)]
     for label in self.blocks:
       for seed in self.seeds:
         rows += [self._row(x, f"{label}, seed {seed}", columns) for x in self.sampled(label, seed)]
@@ -176,7 +173,7 @@ class AnyOrderRuns:
       name,
       setting(x) if has_cost else None,
       None if cost is None else f"{cost:.1f}",
-      *(quality_of(x, name).shown(_DIGITS.get(name, 2)) for name in columns),
+      *(quality_of(x, column).shown(_DIGITS.get(column, 2)) for column in columns),
       f"{x['entropy']:.2f}",
       None if "acceptance" not in x else f"{x['acceptance']:.2f}",
     )
