@@ -147,7 +147,6 @@ def results() -> str:
   """What came out of each experiment, losses included."""
   saved, ratio = freedave.saved, jacobi.tpf
   match = lambda *wanted: one.as_percent(one.right(*wanted))
-  above, above_too = text8.spelling_above_one(), text8.likelihood_above_one()
   said = {
     "one_task": (
       "every method on exercises with one right answer, exact match: the table above; no reveal rule keeps AR's "
@@ -180,12 +179,7 @@ def results() -> str:
       f"beats it in tokens per forward**, with worse text still ({ratio(jacobi.CLLM).shown()} at {jacobi.nll(jacobi.CLLM).shown()}, "
       f"against {ratio(jacobi.FORCED[1]).shown()} at {jacobi.nll(jacobi.FORCED[1]).shown()} after as many updates)"
     ),
-    "ssmd_text8": (
-      f"masked diffusion (MDM) needs {equal_quality.ends_shown(text8.spelling_ratios(), 1)} times the NFE of SSMD at equal spelling "
-      f"accuracy, {equal_quality.ends_shown(text8.likelihood_ratios(), 1)} times at equal likelihood; **wide intervals**: by the "
-      f"standard errors {above[0]} of {above[1]} settings are above 1 by spelling, {above_too[0]} of {above_too[1]} by likelihood; "
-      f"**both ablations fall below MDM**, the paper's only below the full model. {text8.against_ablations()}"
-    ),
+    "ssmd_text8": text8.in_short(),
     "ssmd_stories260k": stories.in_short(),
     "owt_wiki": owt.in_short(),
     "ssmd_protein": protein.in_short(),

@@ -73,7 +73,6 @@ def _losses(folder: str, name: str, command: str, together: bool = False) -> Fig
 
 
 _SBD, _JACOBI, _TEXT8 = "sbd_stories260k", "jacobi_stories260k", "ssmd_text8"
-_FIGURE3 = ("points.jsonl", "curves.jsonl", "likelihood.jsonl")
 # A figure is added together with its record: a test looks for all of them.
 ALL = (
   Figure(
@@ -123,20 +122,17 @@ ALL = (
     )
     for name in ("trajectory", "forced", "multiblock")
   ),
+  _losses(_TEXT8, "curves", _sh(_TEXT8), together=True),
   Figure(
-    f"{_TEXT8}/figure3.png", f"{_TEXT8}/report.py", "draw", _FIGURE3, _sh(_TEXT8, "measure.sh"),
+    f"{_TEXT8}/samples.png", f"{_TEXT8}/tables.py", "draw", ("points.jsonl", "likelihood.jsonl"),
+    _sh(_TEXT8),
   ),
   Figure(f"{_TEXT8}/masks.png", f"{_TEXT8}/masks.py", "draw", (), ""),
   Figure(
     f"{_TEXT8}/windows.png", f"{_TEXT8}/tables.py", "draw_windows", ("windows.jsonl",),
-    _sh(_TEXT8, "measure.sh"),
+    _sh(_TEXT8),
   ),
-  Figure(
-    f"{_TEXT8}/ablations/figure3.png", f"{_TEXT8}/report.py", "draw",
-    tuple(f"ablations/{name}" for name in _FIGURE3), _sh(_TEXT8, "measure.sh"),
-    ("ablations",),
-  ),
-  _losses(_TEXT8, "positions", "what its README says"),
+  _losses(_TEXT8, "positions", _sh(_TEXT8)),
   Figure(
     "ssmd_stories260k/samples.png", "ssmd_stories260k/tables.py", "draw",
     ("points.jsonl", "likelihood.jsonl"), _sh("ssmd_stories260k"),
@@ -146,10 +142,10 @@ ALL = (
     "owt_wiki/samples.png", "owt_wiki/tables.py", "draw", ("points.jsonl", "likelihood.jsonl"),
     _sh("owt_wiki"),
   ),
-  _losses("ssmd_protein", "losses", _sh("ssmd_protein", "train.sh"), together=True),
+  _losses("ssmd_protein", "losses", _sh("ssmd_protein"), together=True),
   Figure(
-    "ssmd_protein/nfe.png", "ssmd_protein/sample.py", "draw", ("points.jsonl",),
-    _sh("ssmd_protein", "train.sh"),
+    "ssmd_protein/nfe.png", "ssmd_protein/tables.py", "draw", ("points.jsonl", "likelihood.jsonl"),
+    _sh("ssmd_protein"),
   ),
   _losses("ssmd_antibody", "losses", _sh("ssmd_antibody"), together=True),
   Figure(

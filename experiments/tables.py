@@ -56,9 +56,6 @@ WHOLE = (
 FILES = {
   "one_task/tables.md": ("one_task/tables.py", "every_point"),
   "one_task/tables.tex": ("one_task/tables.py", "every_point_in_tex"),
-  "ssmd_protein/tables.md": ("ssmd_protein/sample.py", "recorded_table"),
-  "ssmd_text8/tables.md": ("ssmd_text8/report.py", "all_tables"),
-  "ssmd_text8/ablations/tables.md": ("ssmd_text8/report.py", "all_tables_of_ablations"),
 }
 
 _TABLE = re.compile(r"<!-- table: (\S+) (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

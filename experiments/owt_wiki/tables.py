@@ -12,7 +12,7 @@ import sys
 
 from sbdjax import bootstrap
 from sbdjax.evals import equal_quality, markdown, pareto
-from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, nats, quality_of, setting
+from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of, setting
 
 HERE = pathlib.Path(__file__).resolve().parent
 # One forward of the masked-diffusion models runs five blocks, one of the self-speculative model six.
@@ -39,8 +39,7 @@ def beside_trunk(folder: pathlib.Path = HERE) -> AnyOrderRuns:
 
 def limit(label: str) -> bootstrap.Interval:
   """Masked diffusion with one token per forward, nats per token of held-out text."""
-  of = [x for x in runs_of().lines("likelihood.jsonl") if x["label"] == label]
-  return nats(next(x for x in of if "mean_nfe" not in x))
+  return runs_of().loss_of(runs_of().any_order(label, SEED))
 
 
 def trunk() -> str:
@@ -52,7 +51,7 @@ def trunk() -> str:
   for x in runs.held_out("SSMD", SEED):
     (cost,) = runs.cost_of("SSMD", [x["mean_nfe"]])
     at = setting(x)
-    rows.append((at, f"{cost:.1f}", nats(x).shown(3), by_mdm[at], by_trunk[at]))
+    rows.append((at, f"{cost:.1f}", runs.loss_of(x).shown(3), by_mdm[at], by_trunk[at]))
   head = (
     "SSMD", "cost", "nats per token of held-out text", "MDM's cost / its own", "its own trunk's cost / its own",
   )  # fmt: skip
@@ -72,27 +71,10 @@ def findings(folder: pathlib.Path = HERE) -> str:
   """What masked diffusion costs at equal quality, in words."""
   runs = runs_of(folder)
   return "\n".join(
-    f"* {label}, equal {name}: {_costs(runs, quality, label)}."
+    f"* {label}, equal {name}: {runs.costs(quality, label)}."
     for label in _others(runs)
     for quality, name in runs.qualities.items()
   )
-
-
-def _costs(runs: AnyOrderRuns, quality: str, label: str) -> str:
-  """What the baseline costs at the quality of all settings of a model."""
-  told, bounds = [], [x for x in runs.bounds(quality, label, SEED) if x is not None]
-  if ends := equal_quality.ends_shown(runs.ratios(quality, label, SEED)):
-    above, count = runs.above_one(quality, label)
-    told.append(
-      f"{runs.baseline} costs {ends} times as much ({above} of {count} intervals above 1)"
-    )
-  if bounds:
-    every = len(runs.curve(quality, label, SEED))
-    told.append(
-      f"{runs.baseline} is never as good as {len(bounds)} of {every} settings of {label}; its own last setting costs "
-      f"{max(bounds).shown(2)} times as much as the cheapest of these"
-    )
-  return "; ".join(told) or f"{runs.baseline} is as good from its first setting on"
 
 
 def young() -> str:
@@ -111,7 +93,7 @@ def in_short() -> str:
   """A sentence for the page of all results."""
   return (
     "web text at small scale (Wikipedia, a BPE of its own, one training each), by likelihood of held-out text: "
-    f"{_costs(runs_of(), 'likelihood', 'SSMD')}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
+    f"{runs_of().costs('likelihood', 'SSMD')}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
     f"own trunk alone costs {equal_quality.shown(trunk_costs())} times as much. {young()}"
   )
 
@@ -129,10 +111,11 @@ def samples(folder: pathlib.Path = HERE) -> str:
 
 def search(folder: pathlib.Path = HERE) -> str:
   """Of all pairs of inner loops and windows those that no cheaper one equals in likelihood."""
-  lines = [x for x in runs_of(folder).lines("search.jsonl") if x.get("dtau", 1.0) < 1]
+  runs = runs_of(folder)
+  lines = [x for x in runs.lines("search.jsonl") if x.get("dtau", 1.0) < 1]
   best = pareto.front([-x["mean_nfe"] for x in lines], [x["nats_per_token"] for x in lines])
   shown = sorted((x for x, on_front in zip(lines, best, strict=True) if on_front), key=_nfe)
-  rows = [(setting(x), f"{x['mean_nfe']:.1f}", nats(x).shown(3)) for x in shown]
+  rows = [(setting(x), f"{x['mean_nfe']:.1f}", runs.loss_of(x).shown(3)) for x in shown]
   return markdown.table((f"best of {len(lines)}", "NFE", "nats per token"), rows)
 
 

@@ -9,7 +9,8 @@ N loops), its mean over random orders sigma a bound (equation 12). A masked-diff
 number of steps: log p(x | plan) is exact, where a plan says in which step a token is revealed, and
 its mean over the sampler's own plans is the same kind of bound. Beside both stands the any-order
 bound, that of masked diffusion with one token per forward. Every line names its estimator, texts,
-samples a text, and standard error.
+samples a text, and standard error. With `--data.packing=crop` a text is a part of one document, a protein
+say, between marks that are given, and lines tell which parts are of one document.
 """
 
 from __future__ import annotations
@@ -21,14 +22,12 @@ import pathlib
 import sys
 
 import jax
-import numpy as np
 
 from sbdjax.cli import flags
 from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
-from sbdjax.data.sources import load_corpus
 from sbdjax.decode.any_order.windows import Cosine
-from sbdjax.evals import likelihoods, record, samples
+from sbdjax.evals import held_out, likelihoods, record, samples
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.settings import to_dataclass
 from sbdjax.sigma_lm import SigmaLM
@@ -39,13 +38,13 @@ STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
 
 
 def main(argv: list[str] | None = None) -> int:
-  rest, texts = split_overrides(sys.argv[1:] if argv is None else argv, "data")
+  rest, fields = split_overrides(sys.argv[1:] if argv is None else argv, "data")
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   add = parser.add_argument
   add("runs", nargs="+", help="NAME=CHECKPOINT")
   add("--out", required=True, help="the JSON lines")
   add("--texts", type=int, default=64, help="first rows of the held-out split")
-  add("--length", type=int, default=256, help="tokens of a text: what the models trained on")
+  add("--length", type=int, default=256, help="tokens of a text, marks not counted")
   add("--split", default="test", help="the held-out texts")
   add("--unit", default="bits_per_character", help="or nats_per_token")
   add("--orders", type=int, default=1, help="orders a text, of the exact likelihood")
@@ -64,17 +63,16 @@ def main(argv: list[str] | None = None) -> int:
   add("--seed", type=int, default=0)
   args = parser.parse_args(rest)
 
-  fields = {"source": "text8", "tokenizer": "text8", "add_bos": False, "packing": "concat"}
-  data = to_dataclass(DataConfig, fields | flags.parse_fields(DataConfig, texts, "data"), "data")
+  default = {"source": "text8", "tokenizer": "text8", "add_bos": False, "packing": "concat"}
+  data = to_dataclass(DataConfig, default | flags.parse_fields(DataConfig, fields, "data"), "data")
   lines = record.JsonLines(pathlib.Path(args.out))
-  keys = jax.random.split(jax.random.key(args.seed), args.texts)
+  all_keys = jax.random.split(jax.random.key(args.seed), args.texts)
   rules = [*samples.parse_rules(args.rules), *WHOLE]
   steps = [t for t in flags.parse_ints(args.steps, "--steps") if t <= args.length]
   for name, _, path in (run.partition("=") for run in args.runs):
     model = load_pretrained(path)
-    corpus = load_corpus(data, args.split, model.tokenizer)
-    rows = np.asarray(corpus.tokens[: args.texts * args.length], np.int32)
-    rows = rows.reshape(args.texts, args.length)
+    texts = held_out.read(data, args.split, model.tokenizer, args.length, args.texts)
+    rows, given, keys = texts.rows_BxL, texts.given_L, all_keys[: len(texts.rows_BxL)]
     about = {
       "label": name,
       "weights_crc32": record.fingerprint(model.params),
@@ -83,14 +81,15 @@ def main(argv: list[str] | None = None) -> int:
       **record.provenance(),
     }
 
-    given = np.zeros(args.length, bool)
     measured = [likelihoods.any_order(model, rows, keys, args.samples, given)]
     if isinstance(model.lm, SigmaLM) and not args.trunk_alone:
       more = likelihoods.speculative(model, rows, keys, rules, args.orders, given)
     else:
       more = likelihoods.in_steps(model, rows, keys, steps, args.noise, args.plans, given)
     for one in itertools.chain(measured, more):
-      lines.append(likelihoods.line_of(one, args.unit) | about)
+      line = likelihoods.line_of(one, args.unit) | about
+      line["each"] |= texts.about()
+      lines.append(line)
       print(name, one.settings, one.estimate, flush=True)
   return 0
 

@@ -29,8 +29,8 @@ from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import Tokenizer, TokenTexts
-from sbdjax.evals import samples
-from sbdjax.evals.entropy import unigram_entropy
+from sbdjax.evals import held_out, samples
+from sbdjax.evals.entropy import unigram_entropies
 from sbdjax.evals.generative import generative_nll
 from sbdjax.evals.judge import Judge
 from sbdjax.evals.spelling import spelling, vocabulary
@@ -55,8 +55,10 @@ class Quality:
     texts = [self.tokenizer.decode(row) for row in rows]
     spelt = spelling(texts, self.words)
     spelt_each = [spelling([text], self.words) for text in texts]
-    out = {"spelling": spelt.accuracy, "words": spelt.words, "entropy": unigram_entropy(rows)}
+    entropies = unigram_entropies(rows)
+    out = {"spelling": spelt.accuracy, "words": spelt.words, "entropy": float(np.mean(entropies))}
     each = {"correct": [x.correct for x in spelt_each], "words": [x.words for x in spelt_each]}
+    each |= {"entropy": np.round(entropies, 4).tolist()}
     for name, (tokenizer, judge) in self.judges.items():
       scored = generative_nll(judge, tokenizer, texts)
       out |= {f"{name}_nll": scored.nll, f"{name}_bits_per_character": scored.bits_per_character}
@@ -111,10 +113,8 @@ def main(argv: list[str] | None = None) -> int:
     "corpus": f"{pathlib.Path(data.path).name or 'text8'}, {len(train.tokens):,} {unit}",
   }
   recorder = samples.Recorder(args.out, shared)
-  held_out = load_corpus(data, args.split, tokenizer).tokens
-  count = min(args.samples, len(held_out) // args.length)
-  rows = np.asarray(held_out[: count * args.length]).reshape(count, args.length)
-  recorder.once({"label": "held-out text", "rows": count}, lambda: quality(rows.tolist()))
+  rows = held_out.read(data, args.split, tokenizer, args.length, args.samples).rows_BxL
+  recorder.once({"label": "held-out text", "rows": len(rows)}, lambda: quality(rows.tolist()))
   rules = samples.parse_rules(args.rules)
   steps = [t for t in flags.parse_ints(args.steps, "--steps") if t <= args.length]
   for name, model in models.items():

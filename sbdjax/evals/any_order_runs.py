@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
@@ -22,6 +25,7 @@ Line = dict[str, Any]
 # A quality of samples and the head of its column.
 SPELLING = ("spelling", "words spelled right")
 _DIGITS = {"spelling": 3}
+BITS = "bits per character"
 
 
 class AnyOrderRuns:
@@ -32,6 +36,9 @@ class AnyOrderRuns:
     seeds: of the trainings.
     qualities: what is compared -> its name. `spelling`, `likelihood`, and of a judge the prefix of its
       fields: `judge` for `judge_nll`.
+    unit: of likelihoods: `BITS`, or "nats per token", "nats per residue".
+    natural: what the texts are called that no model wrote.
+    shown: a quality of samples, and the head of the column that has it beside the costs.
   """
 
   def __init__(
@@ -40,9 +47,14 @@ class AnyOrderRuns:
     blocks: Mapping[str, int],
     seeds: Sequence[int],
     qualities: Mapping[str, str],
+    *,
+    unit: str = "nats per token",
+    natural: str = "held-out text",
+    shown: tuple[str, str] = SPELLING,
   ):
     self._folder = folder
     self.blocks, self.seeds, self.qualities = blocks, seeds, qualities
+    self.unit, self.natural, self.shown = unit, natural, shown
     self.baseline = next(iter(blocks))
 
   @functools.cache  # noqa: B019 (one object lives as long as its page's module)
@@ -71,15 +83,17 @@ class AnyOrderRuns:
     found = [x for x in of if (x["label"], x["seed"]) == (label, seed)]
     return sorted(found, key=lambda x: x["mean_nfe"])
 
+  def any_order(self, label: str, seed: int) -> Line:
+    """The record of held-out texts with one token per forward of a model's trunk."""
+    of = [x for x in self.lines("likelihood.jsonl") if "mean_nfe" not in x]
+    return next(x for x in of if (x["label"], x["seed"]) == (label, seed))
+
   @functools.cache  # noqa: B019
   def curve(self, quality: str, label: str, seed: int) -> list[ByText]:
     """A model's points; of losses the negative, since less is better."""
     if quality == "likelihood":
-      points = []
-      for x in self.held_out(label, seed):
-        cost = self.cost_of(label, x["each"]["nfe"])
-        points.append(ByText(cost, x["each"]["log_prob"], [x["length"]] * x["texts"]))
-      return points
+      texts = map(texts_of, self.held_out(label, seed))
+      return [x._replace(cost=self.cost_of(label, x.cost)) for x in texts]
     points = []
     for x in self.sampled(label, seed):
       over, under = columns(x, quality)
@@ -125,6 +139,28 @@ class AnyOrderRuns:
     found = [x for x in every if x is not None]
     return sum(x.low is not None and x.low > 1 for x in found), len(found)
 
+  def costs(self, quality: str, label: str) -> str:
+    """What the baseline costs at the quality of all settings of a model, in words."""
+    several = len(self.seeds) > 1
+    told = "; ".join(
+      (f"seed {seed}: " if several else "") + self._costs(quality, label, seed)
+      for seed in self.seeds
+    )
+    above, count = self.above_one(quality, label)
+    return f"{told} ({above} of {count} intervals above 1)" if count else told
+
+  def _costs(self, quality: str, label: str, seed: int) -> str:
+    told, bounds = [], [x for x in self.bounds(quality, label, seed) if x is not None]
+    if ends := equal_quality.ends_shown(self.ratios(quality, label, seed)):
+      told.append(f"{self.baseline} costs {ends} times as much")
+    if bounds:
+      every = len(self.curve(quality, label, seed))
+      told.append(
+        f"{self.baseline} is never as good as {len(bounds)} of {every} settings of {label}, its own last setting costs "
+        f"{max(bounds).shown(2)} times as much as the cheapest of these"
+      )
+    return ", and ".join(told) or f"{self.baseline} is as good from its first setting on"
+
   def best(self, label: str) -> Interval:
     """Words spelled right at the setting of a model that spells best."""
     every = [x for seed in self.seeds for x in self.sampled(label, seed)]
@@ -142,13 +178,13 @@ class AnyOrderRuns:
             seed,
             setting(x),
             f"{cost:.1f}",
-            quality_of(x, SPELLING[0]).shown(3),
+            _shown(x, self.shown[0]),
             *(found.get(setting(x), "") for found in by_quality),
           )
         )
     names = [f"at equal {name}" for name in self.qualities.values()]
     head = (
-      "seed", "setting", "cost", SPELLING[1],
+      "seed", "setting", "cost", self.shown[1],
       f"{self.baseline}'s cost / its own: {names[0]}", *names[1:],
     )  # fmt: skip
     return markdown.table(head, rows)
@@ -159,7 +195,7 @@ class AnyOrderRuns:
     Args:
       columns: quality -> head of its column.
     """
-    rows = [self._row(self.texts(), "held-out text", columns)]
+    rows = [self._row(self.texts(), self.natural, columns)]
     for label in self.blocks:
       for seed in self.seeds:
         rows += [self._row(x, f"{label}, seed {seed}", columns) for x in self.sampled(label, seed)]
@@ -173,8 +209,8 @@ class AnyOrderRuns:
       name,
       setting(x) if has_cost else None,
       None if cost is None else f"{cost:.1f}",
-      *(quality_of(x, column).shown(_DIGITS.get(column, 2)) for column in columns),
-      f"{x['entropy']:.2f}",
+      *(_shown(x, column) for column in columns),
+      entropy_of(x).shown(),
       None if "acceptance" not in x else f"{x['acceptance']:.2f}",
     )
 
@@ -191,14 +227,15 @@ class AnyOrderRuns:
           for seed in self.seeds:
             self._line(axes, quality, label, seed, named=axes is panels[0])
         figures.log_axis(axes, "x")
-        axes.set(xlabel=cost, ylabel=_AXES.get(quality, title))
+        axes.set(xlabel=cost, ylabel=self.axes().get(quality, title))
       figures.legend_below(figure, 4)
 
   def _line(self, axes: Any, quality: str, label: str, seed: int, *, named: bool) -> None:
     """One model of one seed in one panel."""
     sign, number = 1 if quality == "spelling" else -1, list(self.blocks).index(label)
+    scale = _scale(self.unit) if quality == "likelihood" else 1.0
     points = self.curve(quality, label, seed)
-    found = bootstrap.ratios_of_sums([(x.over, x.under) for x in points])
+    found = bootstrap.ratios_of_sums([([scale * y for y in x.over], x.under) for x in points])
     name = f"{label}, seed {seed}" if len(self.seeds) > 1 else label
     axes.errorbar(
       [x.at[0] for x in points], [sign * x.value for x in found], yerr=figures.bars(found)[::sign], elinewidth=0.6,
@@ -206,14 +243,54 @@ class AnyOrderRuns:
       linestyle="-" if seed == self.seeds[0] else "--", label=name if named else None,
     )  # fmt: skip
 
+  def axes(self) -> dict[str, str]:
+    """Quality -> label of its axis, where that says more than the name."""
+    return {"spelling": SPELLING[1], "likelihood": f"{self.unit} of the sampler"}
 
-_AXES = {"spelling": "words spelled right", "likelihood": "nats per token of the sampler"}
+  def loss_of(self, line: Line) -> Interval:
+    """Of a record of likelihoods, in `unit`."""
+    x = texts_of(line)
+    return bootstrap.ratio_of_sums([-_scale(self.unit) * y for y in x.over], x.under)
+
+
+def _scale(unit: str) -> float:
+  return 1 / math.log(2) if unit == BITS else 1.0
+
+
+def _shown(line: Line, quality: str) -> str:
+  return quality_of(line, quality).shown(_DIGITS.get(quality, 2))
+
+
+def texts_of(line: Line) -> ByText:
+  """Forwards, log-probability in nats and tokens of each text of a record of likelihoods.
+
+  Parts of one source (`held_out.HeldOut`) count as one text, for they are no independent draws: its cost is
+  the mean of theirs.
+  """
+  each, length = line["each"], line["length"]
+  # The bound of one token per forward is of no sampler, and has no forwards.
+  columns = [
+    each.get("nfe", [math.nan] * line["texts"]),
+    each["log_prob"],
+    [length] * line["texts"],
+  ]
+  cost, over, under, parts = _by_source(each, *columns, [1] * line["texts"])
+  return ByText([x / n for x, n in zip(cost, parts, strict=True)], over, under)
+
+
+def _by_source(each: Mapping[str, Any], *columns: Sequence[float]) -> list[list[float]]:
+  """The sums of each column over the texts of one source; without sources the columns."""
+  if "source" not in each:
+    return [list(column) for column in columns]
+  _, of = np.unique(each["source"], return_inverse=True)
+  return [np.bincount(of, weights=column).tolist() for column in columns]
 
 
 def columns(line: Line, quality: str) -> tuple[list[float], list[float]]:
-  """Of each text: what is counted, and of how many."""
+  """Of each text, or each source of several: what is counted, and of how many."""
   names = ("correct", "words") if quality == "spelling" else (f"{quality}_nll", f"{quality}_tokens")
-  return line["each"][names[0]], line["each"][names[1]]
+  over, under = _by_source(line["each"], *(line["each"][name] for name in names))
+  return over, under
 
 
 def quality_of(line: Line, quality: str) -> Interval:
@@ -221,11 +298,14 @@ def quality_of(line: Line, quality: str) -> Interval:
   return bootstrap.ratio_of_sums(*columns(line, quality))
 
 
-def nats(line: Line) -> Interval:
-  """Minus the log-probability per token, of a record of likelihoods."""
-  return bootstrap.ratio_of_sums(
-    [-x for x in line["each"]["log_prob"]], [line["length"]] * line["texts"]
+def entropy_of(line: Line) -> Interval:
+  """Mean entropy of the tokens of each text; an interval where it was kept of each."""
+  if "entropy" not in line["each"]:
+    return Interval(line["entropy"])
+  over, under = _by_source(
+    line["each"], line["each"]["entropy"], [1] * len(line["each"]["entropy"])
   )
+  return bootstrap.ratio_of_sums(over, under)
 
 
 def setting(line: Line) -> str:

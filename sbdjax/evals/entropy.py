@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def unigram_entropy(texts: Sequence[Sequence[int]]) -> float:
-  """Entropy in nats of each text's own token frequencies, averaged over texts.
+def unigram_entropies(texts: Sequence[Sequence[int]]) -> list[float]:
+  """Entropy in nats of each text's own token frequencies.
 
   As in Self-Speculative Masked Diffusions, appendix E.2. It grows with the length of a text, so
   compare it between texts of one length only.
+
+  Raises:
+    ValueError: no text, or an empty one.
   """
   if not len(texts) or any(len(text) == 0 for text in texts):
     raise ValueError("the entropy of no text, or of an empty one, is not defined")
@@ -19,5 +22,10 @@ def unigram_entropy(texts: Sequence[Sequence[int]]) -> float:
   for text in texts:
     _, counts = np.unique(np.asarray(text), return_counts=True)
     p = counts / counts.sum()
-    found.append(-np.sum(p * np.log(p)))
-  return float(np.mean(found))
+    found.append(float(-np.sum(p * np.log(p))))
+  return found
+
+
+def unigram_entropy(texts: Sequence[Sequence[int]]) -> float:
+  """The mean of `unigram_entropies`."""
+  return float(np.mean(unigram_entropies(texts)))

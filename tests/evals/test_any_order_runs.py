@@ -1,6 +1,7 @@
 """Records of samples and likelihoods, compared at equal quality."""
 
 import json
+import math
 
 import pytest
 
@@ -69,6 +70,42 @@ def test_tables_have_a_row_for_every_setting(runs):
   assert "held-out text" in every[2] and len(every) == 2 + 1 + 3 + 2
   assert runs.best("B").value == 0.8
   assert any_order_runs.quality_of(runs.texts(), "judge").value == 1.0
+
+
+def test_what_came_out_is_told_in_words(runs):
+  assert runs.costs("judge", "B") == (
+    "A costs 1.25 [1.25, 1.25] times as much, and A is never as good as 1 of 2 settings of B, its own last setting "
+    "costs 0.67 [0.67, 0.67] times as much as the cheapest of these (1 of 1 intervals above 1)"
+  )
+
+
+def test_parts_of_one_source_are_drawn_together():
+  line = held_out("A", 3.0, 2.0, steps=3)
+  line["each"] = {"nfe": [1.0, 3.0, 5.0, 7.0], "log_prob": [-8.0, -16.0, -24.0, -32.0]}
+  line["each"]["source"] = [7, 2, 7, 7]
+  found = any_order_runs.texts_of(line)  # source 2, and then 7
+  assert found.cost == [3.0, pytest.approx(13 / 3)]
+  assert (found.over, found.under) == ([-16.0, -64.0], [8.0, 24.0])
+  # Of two texts every resample lies on a straight line, however many parts they have.
+  each = {"judge_nll": [1.0, 2.0, 3.0], "judge_tokens": [1, 1, 2], "source": [0, 1, 1]}
+  found = any_order_runs.quality_of({"each": each}, "judge")
+  assert tuple(found) == pytest.approx((6 / 4, 1.0, 5 / 3))
+
+
+def test_entropy_has_an_interval_where_it_was_kept_of_each_text():
+  assert any_order_runs.entropy_of({"entropy": 3.0, "each": {}}).shown() == "3.00"
+  each = {"entropy": [1.0, 3.0]}
+  assert tuple(any_order_runs.entropy_of({"entropy": 2.0, "each": each})) == (2.0, 1.0, 3.0)
+
+
+def test_likelihoods_are_told_in_the_unit_of_the_records(tmp_path):
+  line = held_out("A", 10, 2.0, steps=10)
+  nats, bits = (
+    AnyOrderRuns(tmp_path, {"A": 1}, (0,), {}, unit=unit)
+    for unit in ("nats per token", any_order_runs.BITS)
+  )
+  assert nats.loss_of(line).value == 2.0
+  assert bits.loss_of(line).value == pytest.approx(2.0 / math.log(2))
 
 
 def test_the_picture_is_drawn(runs, tmp_path):

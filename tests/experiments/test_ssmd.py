@@ -29,82 +29,85 @@ def script(name):
   return module
 
 
-def write(path, lines):
-  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def point(label, decoder, nfe, spelling):
-  settings = {"label": label, "decoder": decoder, "samples": 4, "length": 8, "batch_size": 2}
-  settings |= {"judge": None, "corpus": "a text"}
-  measured = {"nfe": nfe, "spelling": spelling, "entropy": 2.5, "seconds_per_sample": 0.001 * nfe}
-  return {"settings": settings, **measured, "device": "cpu"}
-
-
-def test_the_report_compares_at_equal_quality(tmp_path, capsys):
-  mdm = [(4, 0.3), (8, 0.5), (16, 0.6)]
-  points = [point("MDM", {"name": "mdm", "steps": n}, n, q) for n, q in mdm]
-  for nfe, quality in ((2, 0.2), (4, 0.5), (8, 0.55), (9, 0.7)):  # the outer two: no comparison
-    decoder = {"name": "ssmd", "n_inner": 1, "dtau": 1 / nfe}
-    points.append(point("SSMD", decoder, nfe, quality) | {"acceptance": 0.75})
-  points.append({"settings": {"label": "held-out text"}, "spelling": 0.9, "entropy": 2.7})
-  write(tmp_path / "points.jsonl", points)
-  line = {"stderr": 0.1, "texts": 3, "samples_per_text": 1, "estimator": "a mean"}
-  bits = [("MDM", "mdm", {"steps": n}, n, b) for n, b in ((4, 3.0), (8, 2.5), (16, 2.3))]
-  bits.append(("SSMD", "ssmd", {"n_inner": 2, "dtau": 0.5}, 5, 2.4))
-  bits.append(("SSMD", "ssmd", {"n_inner": 0, "dtau": 1.0}, 5, 2.45))  # no growing window
-  write(
-    tmp_path / "likelihood.jsonl",
-    [
-      line | {"label": label, "decoder": name, "mean_nfe": nfe, "bits_per_character": b} | settings
-      for label, name, settings, nfe, b in bits
-    ],
-  )
-  assert script("ssmd_text8/report").main([f"--folder={tmp_path}"]) == 0
-  rows = [[c.strip() for c in x.split("|")[1:-1]] for x in (tmp_path / "tables.md").open()]
-  compared = [row[2:] for row in rows if row[:2] == ["SSMD", "MDM"]]
-  at_spelling = [["0.500", "4.0", "8.0", "2.00"], ["0.550", "8.0", "12.0", "1.50"]]
-  # A millisecond an NFE in these lines; no judge.
-  assert compared == [*at_spelling, *at_spelling, ["2.400", "5.0", "12.0", "2.40"]]
-  assert ["SSMD", "ssmd, N=∞, Δτ=1", "2.450 [2.254, 2.646]"] in [row[:3] for row in rows]
-  assert (tmp_path / "figure3.png").stat().st_size > 10_000
-  shown = capsys.readouterr().out
-  assert "spelling accuracy, ratio: 1.50 to 2.00" in shown and "likelihood, ratio: 2.40" in shown
-
-
-@pytest.mark.parametrize("has_block", [pytest.param(True, marks=pytest.mark.long), False])
-def test_proteins_are_sampled_and_drawn(has_block, tmp_path, monkeypatch):
-  module, tokenizer = script("ssmd_protein/sample"), tokenizers.load_tokenizer("esm")
-  lm = make_sigma_lm(TINY, HeadConfig()) if has_block else make_lm(TINY)
-  defaults = GenerationDefaults((), MASK, attention="full")
-  model = Pretrained(lm, models.random_params(lm), tokenizer, defaults)
-  monkeypatch.setattr(module, "load_pretrained", lambda path: model)
+@pytest.fixture
+def proteins(tmp_path):
   letters = "LAGVSERTIDPKQNFYMHWC"
   residues = np.random.default_rng(0).integers(0, 20, (200, 12))
   fasta = "".join(f">P{i}\n{''.join(letters[r] for r in row)}\n" for i, row in enumerate(residues))
   (tmp_path / "some.fasta").write_text(fasta)
-  args = ["--checkpoint=a", f"--data.path={tmp_path / 'some.fasta'}", "--samples=3", "--length=6"]
-  args += ["--batch_size=2", "--masks=2", "--steps=2,6", "--rules=1:0.5"]
-  args += [f"--out={tmp_path / 'points.jsonl'}", f"--picture={tmp_path / 'nfe.png'}"]
-  if not has_block:
-    with pytest.raises(module.UsageError, match="no causal blocks"):
-      module.main(args)
-    return
+  return tmp_path / "some.fasta"
+
+
+def model_of(lm):
+  defaults = GenerationDefaults((), MASK, attention="full")
+  tokenizer = tokenizers.load_tokenizer("esm")
+  return Pretrained(lm, models.random_params(lm), tokenizer, defaults)
+
+
+def read(path):
+  return [json.loads(line) for line in path.open()]
+
+
+def test_a_block_is_needed_for_the_samples_of_proteins(proteins, monkeypatch):
+  module = script("ssmd_protein/sample")
+  monkeypatch.setattr(module, "load_pretrained", lambda path: model_of(make_lm(TINY)))
+  with pytest.raises(module.UsageError, match="no causal blocks"):
+    module.main(["--checkpoint=a", f"--data.path={proteins}", "--out=points.jsonl"])
+
+
+@pytest.mark.long
+def test_proteins_are_sampled(proteins, tmp_path, monkeypatch):
+  module, model = script("ssmd_protein/sample"), model_of(make_sigma_lm(TINY, HeadConfig()))
+  monkeypatch.setattr(module, "load_pretrained", lambda path: model)
+  args = [
+    "--checkpoint=a",
+    f"--data.path={proteins}",
+    "--samples=3",
+    "--length=6",
+    "--batch_size=2",
+  ]
+  args += ["--masks=2", "--steps=2,6", "--rules=1:0.5", f"--out={tmp_path / 'points.jsonl'}"]
   assert module.main(args) == 0
-  records = [json.loads(line) for line in (tmp_path / "points.jsonl").open()]
-  held_out, likelihoods = records[0], [r["likelihood"] for r in records if "likelihood" in r]
-  assert held_out["bound"] > 0 and "nfe" not in held_out
-  assert [[x["decoder"] for x in one] for one in likelihoods] == [["mdm", "mdm"], ["ssmd"]]
-  assert all(x["nats_per_residue"] > 0 and x["length"] == 6 for one in likelihoods for x in one)
-  headroom = next(r for r in records if "by_masks" in r)
+  natural, headroom, *points = read(tmp_path / "points.jsonl")
+  # Ten proteins of twelve residues are held out, each has two parts.
+  assert natural["each"]["source"] == [0, 0, 1] and "nfe" not in natural
   assert len(headroom["by_masks"]) == 6 and headroom["draft"] > 0
-  assert (tmp_path / "tables.md").read_text().startswith("# NFE at equal likelihood")
-  points = [r for r in records if "nfe" in r]
-  assert [p["settings"]["decoder"]["name"] for p in points] == ["mdm", "mdm", "ssmd"]
-  assert points[0]["nfe"] <= 2 and points[2]["trunk_passes"] <= 6
-  assert all(0 < p["entropy"] < np.log(6) + 1e-6 and p["bound"] > 0 for p in points)
-  assert (tmp_path / "nfe.png").stat().st_size > 10_000
+  found = [(p["settings"]["label"], p["settings"]["decoder"]["name"]) for p in points]
+  assert found == [
+    *[("trunk alone, cosine steps", "mdm")] * 2,
+    *[("trunk alone, linear steps", "mdm")] * 2,
+    ("with the block", "ssmd"),
+  ]
+  assert max(points[0]["each"]["nfe"]) <= 2 and points[-1]["trunk_passes"] <= 6
+  for each in (x["each"] for x in [natural, *points]):
+    assert all(0 <= h < np.log(6) + 1e-4 for h in each["entropy"])
+    assert each["bound_tokens"] == [6] * 3 and min(each["bound_nll"]) > 0
   with pytest.raises(module.UsageError, match="N:DTAU"):
     module.main([*args, "--rules=0.5"])
+
+
+@pytest.mark.long
+def test_the_likelihood_of_parts_of_proteins(proteins, tmp_path, monkeypatch):
+  module, model = script("ssmd_text8/likelihood"), model_of(make_sigma_lm(TINY, HeadConfig()))
+  monkeypatch.setattr(module, "load_pretrained", lambda path: model)
+  args = ["--data.source=fasta", "--data.tokenizer=esm", "--data.packing=crop", "--texts=3"]
+  args += [f"--data.path={proteins}", "--length=6", "--rules=1:0.5", "--unit=nats_per_residue"]
+  out = tmp_path / "likelihood.jsonl"
+  assert module.main([*args, f"--out={out}", "--trunk_alone", "--steps=2,6", "trunk=a"]) == 0
+  assert module.main([*args, f"--out={out}", "block=a"]) == 0
+  lines = read(out)
+  assert [x["decoder"] for x in lines[:4]] == [
+    lines[0]["decoder"],
+    "mdm",
+    "mdm",
+    lines[0]["decoder"],
+  ]
+  assert {x["decoder"] for x in lines[4:]} == {"ssmd"}
+  for x in lines:
+    # Marks are given: they cost nothing and are not counted.
+    assert x["length"] == 6 and x["texts"] == 3 and x["each"]["source"] == [0, 0, 1]
+    mean = -np.sum(x["each"]["log_prob"]) / 18
+    assert x["nats_per_residue"] == pytest.approx(mean, abs=1e-4) and mean > 0
 
 
 def test_the_drawn_masks_are_those_of_the_papers_example():

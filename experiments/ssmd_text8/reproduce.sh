@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Everything recorded in this folder, from the project's root: masked diffusion and the
+# self-speculative model for STEPS updates, and a judge. TEXT8 is a text8 of at least 6.4M characters (the
+# first 6.0M are trained on, the last 0.2M measured). Re-running it resumes.
+set -euo pipefail
+PY=${PY:-.venv/bin/python}
+OUT=experiments/ssmd_text8
+RUNS=runs/text8
+SPLIT="split_sizes=(6000000,200000,200000)"
+
+train() {
+  name=$1 preset=$2
+  shift 2
+  $PY -m sbdjax train --config="preset:$preset" --workdir=$RUNS/"$name" --config.data.path="$TEXT8" \
+    --config.data.$SPLIT "$@"
+}
+train mdm text8_mdm:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
+train ssmd text8_ssmd:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
+train judge text8_ntp:cpu --config.train.steps=3000
+# Two runs that differ in how the keys of the causal block turn.
+CUT="--config.train.steps=250 --config.optim.warmup_steps=25 --config.train.log_every=25"
+# shellcheck disable=SC2086
+{
+  train own text8_ssmd:cpu $CUT
+  train next text8_ssmd:cpu,paper_positions $CUT
+}
+
+$PY experiments/curves.py --together --bits --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
+  --out=$OUT/curves.png --record=$OUT/curves.jsonl MDM=$RUNS/mdm SSMD=$RUNS/ssmd
+$PY experiments/curves.py --metrics=train/draft_loss,train/target_loss --out=$OUT/positions.png \
+  --record=$OUT/positions.jsonl "keys turn with their own place=$RUNS/own" "with the next (appendix E.3)=$RUNS/next"
+
+TEXT="--data.path=$TEXT8 --data.$SPLIT --length=128"
+MODELS="MDM=$RUNS/mdm SSMD=$RUNS/ssmd"
+EACH=6,8,11,16,24,32,64,128
+rm -f $OUT/likelihood.jsonl $OUT/windows.jsonl
+# shellcheck disable=SC2086
+{
+  $PY $OUT/sample.py --out=$OUT/points.jsonl --samples=512 --steps=$EACH $TEXT --judge=$RUNS/judge \
+    --judge_note="trained here: 3 blocks of width 128, 3000 updates on the same text" $MODELS
+  $PY $OUT/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT $MODELS
+}
+# Windows that grow as a cosine schedule has it, and in proportion to what is known.
+RULES=1:0.01,1:0.02,1:0.04,1:0.083,1:0.125,1:0.167,1:0.25
+RULES=$RULES,1:linear:0.05,1:linear:0.1,1:linear:0.2,1:linear:0.4,1:linear:0.8,1:linear:1.5,1:linear:3
+# shellcheck disable=SC2086
+$PY $OUT/likelihood.py --out=$OUT/windows.jsonl --texts=240 --rules=$RULES $TEXT SSMD=$RUNS/ssmd
+$PY experiments/tables.py --write
+$PY experiments/gallery.py ssmd_text8/samples.png ssmd_text8/windows.png
