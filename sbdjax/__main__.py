@@ -14,6 +14,7 @@ import importlib
 import sys
 from types import FrameType
 
+from sbdjax import host_pages
 from sbdjax.cli import VERBS, compilation_cache
 from sbdjax.cli.common import run_main
 from sbdjax.errors import UsageError
@@ -34,6 +35,7 @@ def _dispatch(argv: list[str]) -> int:
     raise UsageError(
       f"unknown verb {name!r}{nearest(name, VERBS)}: choose one of {', '.join(VERBS)}"
     )
+  host_pages.keep()
   if not VERBS[name].measures:
     compilation_cache.turn_on()
   return importlib.import_module(VERBS[name].module).main(rest)

@@ -25,6 +25,7 @@ LAYERS = [
     "foreign",
     "failures",
     "hardware",
+    "host_pages",
     "memory",
     "plain_json",
     "appending",
