@@ -17,24 +17,15 @@ from sbdjax.evals.any_order_runs import AnyOrderRuns, quality_of, setting
 BLOCK, COSINE, LINEAR = "with the block", "trunk alone, cosine steps", "trunk alone, linear steps"
 BOUND = ("bound", "bound under the trunk")
 HERE = pathlib.Path(__file__).resolve().parent
+QUALITIES = {"likelihood": "likelihood of held-out proteins", BOUND[0]: "bound of samples"}
+SEEDS = (0, 1, 2)
+_NAMES = {"unit": "nats per residue", "natural": "held-out proteins", "shown": BOUND}
 # One forward of the trunk runs four blocks, one with the causal block five.
-RUNS = AnyOrderRuns(
-  HERE,
-  blocks={COSINE: 4, LINEAR: 4, BLOCK: 5},
-  seeds=(0, 1, 2),
-  qualities={"likelihood": "likelihood of held-out proteins", BOUND[0]: "bound of samples"},
-  unit="nats per residue",
-  natural="held-out proteins",
-  shown=BOUND,
-)
+RUNS = AnyOrderRuns(HERE, {COSINE: 4, LINEAR: 4, BLOCK: 5}, SEEDS, QUALITIES, **_NAMES)
 # The other schedule as the baseline.
-AGAINST_LINEAR = AnyOrderRuns(
-  HERE,
-  blocks={LINEAR: 4, BLOCK: 5},
-  seeds=RUNS.seeds,
-  qualities={"likelihood": RUNS.qualities["likelihood"]},
-  unit=RUNS.unit,
-)
+AGAINST_LINEAR = AnyOrderRuns(HERE, {LINEAR: 4, BLOCK: 5}, SEEDS, QUALITIES, **_NAMES)
+# One seed was sampled, without the linear schedule.
+SAMPLED = AnyOrderRuns(HERE, {COSINE: 4, BLOCK: 5}, (0,), {BOUND[0]: QUALITIES[BOUND[0]]}, **_NAMES)
 
 
 def findings() -> str:
@@ -42,14 +33,14 @@ def findings() -> str:
   told = (
     (RUNS, "likelihood", "likelihood of held-out proteins"),
     (AGAINST_LINEAR, "likelihood", "likelihood, linear steps"),
-    (RUNS, BOUND[0], "bound of samples"),
+    (SAMPLED, BOUND[0], "bound of samples"),
   )
   return "\n".join(f"* Equal {name}: {of.costs(quality, BLOCK)}." for of, quality, name in told)
 
 
 def comparison() -> str:
-  """Cost at equal quality."""
-  return RUNS.comparison(BLOCK)
+  """Cost at equal bound of samples."""
+  return SAMPLED.comparison(BLOCK)
 
 
 def likelihood() -> str:
@@ -69,34 +60,32 @@ def likelihood() -> str:
 
 def samples() -> str:
   """All samples."""
-  return RUNS.samples(dict([BOUND]))
+  return SAMPLED.samples(dict([BOUND]))
 
 
-def natural(seed: int = 0) -> Interval:
-  """The bound of held-out proteins under the trunk of a seed."""
-  of = [x for x in RUNS.lines("points.jsonl") if x["settings"]["label"] == RUNS.natural]
-  return quality_of(next(x for x in of if x["settings"]["seed"] == seed), BOUND[0])
+def natural() -> Interval:
+  """The bound of held-out proteins under the trunk."""
+  return quality_of(SAMPLED.texts(), BOUND[0])
 
 
-def best(label: str, seed: int = 0) -> Interval:
-  """The lowest bound that samples of a seed have."""
-  return min(quality_of(x, BOUND[0]) for x in RUNS.sampled(label, seed))
+def best(label: str) -> Interval:
+  """The lowest bound that samples have."""
+  return min(quality_of(x, BOUND[0]) for x in SAMPLED.sampled(label, 0))
 
 
-def loss(run: str, metric: str) -> float:
-  """The last bound of a training, nats per residue of validation proteins."""
+def losses(metric: str) -> tuple[float, float]:
+  """The least and the largest of the seeds' last bounds of a training, nats per residue of validation proteins."""
+  of = RUNS.lines("losses.jsonl")
   found = [
-    x["value"]
-    for x in RUNS.lines("losses.jsonl")
-    if x["run"] == run and x["metric"].endswith(metric)
+    [x["value"] for x in of if x["run"] == f"seed {seed}" and x["metric"].endswith(metric)][-1]
+    for seed in SEEDS
   ]
-  return found[-1]
+  return min(found), max(found)
 
 
-def headroom(seed: int = 0) -> dict[str, Any]:
+def headroom() -> dict[str, Any]:
   """What the drafts' loss by number of masks says of held-out proteins."""
-  found = [x for x in RUNS.lines("points.jsonl") if "by_masks" in x]
-  return next(x for x in found if x["settings"]["seed"] == seed)
+  return next(x for x in RUNS.lines("points.jsonl") if "by_masks" in x)
 
 
 def by_masks(first: int, last: int) -> tuple[float, float]:

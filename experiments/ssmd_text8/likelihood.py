@@ -10,7 +10,8 @@ number of steps: log p(x | plan) is exact, where a plan says in which step a tok
 its mean over the sampler's own plans is the same kind of bound. Beside both stands the any-order
 bound, that of masked diffusion with one token per forward. Every line names its estimator, texts,
 samples a text, and standard error. With `--data.packing=crop` a text is a part of one document, a protein
-say, between marks that are given, and lines tell which parts are of one document.
+say, between marks that are given, and lines tell which parts are of one document. With `--together` both
+samplers of a self-speculative model, it and its trunk alone, are measured in the same orders and from the same passes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from sbdjax.sigma_lm import SigmaLM
 
 # Beside the paper's, one window for the whole text, without and with a limit of loops.
 WHOLE = ((1, Cosine(1.0)), (math.inf, Cosine(1.0)))
+NOISES = ("cosine", "linear")
 STEPS = "6,8,11,16,24,32,48,64,96,128,192,256"
 
 
@@ -56,8 +58,14 @@ def main(argv: list[str] | None = None) -> int:
   add("--steps", default=STEPS, help="of the masked-diffusion sampler, up to the length")
   add("--noise", default="cosine", help="schedule of the masked-diffusion sampler")
   add("--plans", type=int, default=1, help="plans a text, of masked diffusion in steps")
-  add(
+  which = parser.add_mutually_exclusive_group()
+  which.add_argument(
     "--trunk_alone", action="store_true", help="masked diffusion by self-speculative models' trunks"
+  )
+  which.add_argument(
+    "--together",
+    action="store_true",
+    help="a self-speculative model, and its trunk alone in steps of both schedules",
   )
   add("--samples", type=int, default=16, help="numbers of masks a text, of the any-order bound")
   add("--seed", type=int, default=0)
@@ -82,13 +90,19 @@ def main(argv: list[str] | None = None) -> int:
     }
 
     measured = [likelihoods.any_order(model, rows, keys, args.samples, given)]
-    if isinstance(model.lm, SigmaLM) and not args.trunk_alone:
+    if args.together:
+      more = likelihoods.together(
+        model, rows, keys, rules, steps, NOISES, args.orders, args.plans, given
+      )
+    elif isinstance(model.lm, SigmaLM) and not args.trunk_alone:
       more = likelihoods.speculative(model, rows, keys, rules, args.orders, given)
     else:
       more = likelihoods.in_steps(model, rows, keys, steps, args.noise, args.plans, given)
     for one in itertools.chain(measured, more):
       line = likelihoods.line_of(one, args.unit) | about
       line["each"] |= texts.about()
+      if args.together and one.settings["decoder"] == "mdm":
+        line["label"] = f"trunk alone, {one.settings['noise']} steps"
       lines.append(line)
       print(name, one.settings, one.estimate, flush=True)
   return 0

@@ -235,6 +235,8 @@ class AnyOrderRuns:
     sign, number = 1 if quality == "spelling" else -1, list(self.blocks).index(label)
     scale = _scale(self.unit) if quality == "likelihood" else 1.0
     points = self.curve(quality, label, seed)
+    if not points:  # not every model of every seed is measured by every quality
+      return
     found = bootstrap.ratios_of_sums([([scale * y for y in x.over], x.under) for x in points])
     name = f"{label}, seed {seed}" if len(self.seeds) > 1 else label
     axes.errorbar(

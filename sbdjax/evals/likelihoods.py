@@ -21,8 +21,13 @@ from sbdjax.decode.any_order.windows import Window
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.likelihood import elbo, ssmd
+from sbdjax.likelihood import together as passes_together
 from sbdjax.nn.config import need_mask_token
 from sbdjax.sigma_lm import SigmaLM
+
+# Estimators.
+_OVER_PLANS = "mean over random plans of exact log p(x given plan)"
+_OVER_ORDERS = "mean over random orders of exact log p(x given order)"
 
 
 class Measured(NamedTuple):
@@ -99,9 +104,8 @@ def in_steps(
 
   for num_steps in steps:
     found = jax.device_get(run(model.params, rows, keys, num_steps))
-    name = "mean over random plans of exact log p(x given plan)"
     settings = {"decoder": "mdm", "steps": num_steps, "noise": noise}
-    yield _measured(settings, name, found.log_prob, given_L, found.forwards)
+    yield _measured(settings, _OVER_PLANS, found.log_prob, given_L, found.forwards)
 
 
 def speculative(
@@ -117,24 +121,73 @@ def speculative(
   Raises:
     UsageError: a model that is not self-speculative.
   """
-  lm = model.lm
-  if not isinstance(lm, SigmaLM):
-    raise UsageError("only a self-speculative model has a likelihood over orders")
-  length = rows.shape[1]
-  tables = [(window(length), n) for n, window in rules]
+  lm = _self_speculative(model)
+  tables = _tables(rules, rows.shape[1])
   run = jax.jit(
     lambda params, rows, keys: elbo.over_orders(
       lm, params, rows, keys, tables, num_orders=orders, given_L=given_L
     )
   )
-  found = jax.device_get(run(model.params, rows, keys))
+  yield from _of_rules(lm, rules, jax.device_get(run(model.params, rows, keys)), given_L)
+
+
+def together(
+  model: Pretrained,
+  rows: np.ndarray,
+  keys: jax.Array,
+  rules: Sequence[tuple[float, Window]],
+  steps: Sequence[int],
+  noises: Sequence[str],
+  orders: int,
+  plans: int,
+  given_L: np.ndarray,
+) -> Iterable[Measured]:
+  """`in_steps` by the trunk alone, with each schedule, and `speculative`, of the same orders and passes.
+
+  Args:
+    plans: of each number of steps, along every order (`sbdjax.likelihood.together`).
+
+  Raises:
+    UsageError: a model that is not self-speculative.
+  """
+  lm = _self_speculative(model)
+  tables = _tables(rules, rows.shape[1])
+  kinds = [(noise, num_steps) for noise in noises for num_steps in steps]
+  every = [Ancestral(num_steps, noise).plan for noise, num_steps in kinds]
+  one = lambda params, row, key: passes_together.one_text(
+    lm, params, row, key, tables, every, num_orders=orders, plans_per_order=plans, given_L=given_L
+  )
+  run = jax.jit(lambda params, rows, keys: jax.lax.map(lambda x: one(params, *x), (rows, keys)))
+  by_rule, by_plan = jax.device_get(run(model.params, rows, keys))
+  for i, (noise, num_steps) in enumerate(kinds):
+    log_prob, nfe = (x[:, :, i].reshape(len(rows), -1) for x in by_plan)
+    settings = {"decoder": "mdm", "steps": num_steps, "noise": noise}
+    yield _measured(settings, _OVER_PLANS, log_prob, given_L, nfe)
+  yield from _of_rules(lm, rules, by_rule, given_L)
+
+
+def _self_speculative(model: Pretrained) -> SigmaLM:
+  if not isinstance(model.lm, SigmaLM):
+    raise UsageError("only a self-speculative model has a likelihood over orders")
+  return model.lm
+
+
+def _tables(
+  rules: Sequence[tuple[float, Window]], length: int
+) -> list[tuple[np.ndarray | jax.Array, float]]:
+  return [(window(length), n) for n, window in rules]
+
+
+def _of_rules(
+  lm: SigmaLM, rules: Sequence[tuple[float, Window]], found: ssmd.Totals, given_L: np.ndarray
+) -> Iterable[Measured]:
+  """`found`: [B, orders, rules]."""
   blocks = lm.config.num_layers, lm.head.num_layers
   for i, (n, window) in enumerate(rules):
-    name = "mean over random orders of exact log p(x given order)"
     nfe = ssmd.mean_nfe(found.mean_counts[..., i, :], *blocks)
     rule = {"n_inner": 0 if n == math.inf else n, "window": registry.name_of(window)}
     settings = {"decoder": "ssmd", **rule, **flat_names.flat_part(window)}
-    yield _measured(settings, name, found.log_prob[..., i], given_L, nfe)
+    yield _measured(settings, _OVER_ORDERS, found.log_prob[..., i], given_L, nfe)
 
 
 def by_masks(

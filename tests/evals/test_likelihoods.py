@@ -67,6 +67,28 @@ def test_self_speculative_sampling_is_conditioned_on_what_is_given():
   assert likelihoods.line_of(found[0])["stderr"] is None  # one text, one order
 
 
+def test_both_samplers_in_the_same_orders():
+  """Self-speculation as by itself; in as many steps as there are places the trunk's is the any-order likelihood."""
+  rows, keys = np.tile(ROWS[:1], (400, 1)), jax.random.split(jax.random.key(1), 400)
+  rules = [(1, Cosine(0.4)), (2, Linear(0.5))]
+  found = list(
+    likelihoods.together(MODEL, rows, keys, rules, (1, 3), ("cosine", "linear"), 1, 2, GIVEN)
+  )
+  by_plan, by_rule = found[:4], found[4:]
+  told = [(x.settings["noise"], x.settings["steps"]) for x in by_plan]
+  assert told == [(noise, steps) for noise in ("cosine", "linear") for steps in (1, 3)]
+  assert by_plan[0].mean_nfe == 1.0 and by_plan[0].estimate.samples == 2
+  for one, noise in ((by_plan[1], "cosine"), (by_plan[3], "linear")):
+    (apart,) = likelihoods.in_steps(MODEL, rows, keys, (3,), noise, 2, GIVEN)
+    for a, b in ((one.log_prob_B, apart.log_prob_B), (one.nfe_B, apart.nfe_B)):
+      assert abs(a.mean() - b.mean()) < 4 * np.hypot(a.std(), b.std()) / 400**0.5
+  apart = likelihoods.speculative(MODEL, rows, keys, rules, 1, GIVEN)
+  for one, other in zip(by_rule, apart, strict=True):
+    assert one.settings == other.settings
+    a, b = one.log_prob_B, other.log_prob_B
+    assert abs(a.mean() - b.mean()) < 4 * np.hypot(a.std(), b.std()) / 400**0.5
+
+
 def test_the_any_order_bound_names_no_nfe():
   got = likelihoods.any_order(MODEL, ROWS, KEYS, 4, GIVEN)
   predict = mdm.predictor(SIGMA)

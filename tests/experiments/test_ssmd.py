@@ -75,7 +75,6 @@ def test_proteins_are_sampled(proteins, tmp_path, monkeypatch):
   found = [(p["settings"]["label"], p["settings"]["decoder"]["name"]) for p in points]
   assert found == [
     *[("trunk alone, cosine steps", "mdm")] * 2,
-    *[("trunk alone, linear steps", "mdm")] * 2,
     ("with the block", "ssmd"),
   ]
   assert max(points[0]["each"]["nfe"]) <= 2 and points[-1]["trunk_passes"] <= 6
@@ -93,16 +92,14 @@ def test_the_likelihood_of_parts_of_proteins(proteins, tmp_path, monkeypatch):
   args = ["--data.source=fasta", "--data.tokenizer=esm", "--data.packing=crop", "--texts=3"]
   args += [f"--data.path={proteins}", "--length=6", "--rules=1:0.5", "--unit=nats_per_residue"]
   out = tmp_path / "likelihood.jsonl"
-  assert module.main([*args, f"--out={out}", "--trunk_alone", "--steps=2,6", "trunk=a"]) == 0
-  assert module.main([*args, f"--out={out}", "block=a"]) == 0
+  assert module.main([*args, f"--out={out}", "--together", "--steps=2,6", "block=a"]) == 0
   lines = read(out)
-  assert [x["decoder"] for x in lines[:4]] == [
-    lines[0]["decoder"],
-    "mdm",
-    "mdm",
-    lines[0]["decoder"],
+  assert [x["label"] for x in lines[1:6]] == [
+    *["trunk alone, cosine steps"] * 2,
+    *["trunk alone, linear steps"] * 2,
+    "block",
   ]
-  assert {x["decoder"] for x in lines[4:]} == {"ssmd"}
+  assert {x["decoder"] for x in lines[5:]} == {"ssmd"} and lines[0]["label"] == "block"
   for x in lines:
     # Marks are given: they cost nothing and are not counted.
     assert x["length"] == 6 and x["texts"] == 3 and x["each"]["source"] == [0, 0, 1]
