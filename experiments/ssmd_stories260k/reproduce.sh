@@ -6,38 +6,24 @@ set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/ssmd_stories260k
 
-train() {
-  name=$1 preset=$2 seed=$3
-  $PY -m sbdjax train --config="preset:$preset" --workdir="runs/ssmd_stories/${name}_$seed" \
-    --config.data.source=text --config.data.path="$TINYSTORIES" \
-    --config.data.valid_path="$VALIDATION" --config.train.seed="$seed"
-}
 for seed in 0 1; do
-  train mdm stories_mdm $seed
-  train ssmd stories_ssmd $seed
-  train no_residual stories_ssmd:no_residual $seed
-  train two_causal stories_ssmd:two_causal $seed
+  for model in mdm ssmd; do
+    $PY -m sbdjax train --config=preset:stories_$model --workdir=runs/ssmd_stories/${model}_$seed \
+      --config.data.source=text --config.data.path="$TINYSTORIES" \
+      --config.data.valid_path="$VALIDATION" --config.train.seed=$seed
+  done
 done
 
 TEXT="--data.source=text --data.tokenizer=tok512 --data.add_bos=true --data.path=$TINYSTORIES"
 TEXT="$TEXT --data.valid_path=$VALIDATION --split=validation --length=128"
 STEPS=6,8,11,16,24,32,64,128
 rm -f $OUT/likelihood.jsonl
-# measure SEED NAME=CHECKPOINT ...
-measure() {
-  seed=$1
-  shift
-  # shellcheck disable=SC2086
-  {
-    $PY experiments/ssmd_text8/sample.py --out=$OUT/points.jsonl --samples=1024 --steps=$STEPS --seed="$seed" $TEXT \
-      --judge=stories260K --judge_note="stories260K, which all models began from" "$@"
-    $PY experiments/ssmd_text8/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$STEPS --seed="$seed" \
-      --unit=nats_per_token $TEXT "$@"
-  }
-}
 for seed in 0 1; do
-  measure $seed MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed \
-    "without output residual=runs/ssmd_stories/no_residual_$seed" "two causal blocks=runs/ssmd_stories/two_causal_$seed"
+  RUNS="MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed"
+  $PY experiments/ssmd_text8/sample.py --out=$OUT/points.jsonl --samples=1024 --steps=$STEPS --seed=$seed $TEXT \
+    --judge=stories260K --judge_note="stories260K, which all models began from" $RUNS
+  $PY experiments/ssmd_text8/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$STEPS --seed=$seed \
+    --unit=nats_per_token $TEXT $RUNS
 done
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_stories260k/samples.png

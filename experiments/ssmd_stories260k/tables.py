@@ -9,22 +9,19 @@ import argparse
 import pathlib
 import sys
 
-from sbdjax.evals import markdown
-from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of, setting
+from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of
 
-HERE = pathlib.Path(__file__).resolve().parent
-QUALITIES = {
-  "spelling": "spelling",
-  "judge": "NLL under the judge",
-  "likelihood": "likelihood of held-out text",
-}
 # One forward of the masked-diffusion model runs five blocks, one of the other six.
-RUNS = AnyOrderRuns(HERE, {"MDM": 5, "SSMD": 6}, seeds=(0, 1), qualities=QUALITIES)
-# Self-speculative models that differ in one part each; the pretrained blocks are the trunk of all of them.
-ABLATIONS = {"SSMD": 6, "without output residual": 6, "two causal blocks": 7}
-ABLATED = AnyOrderRuns(HERE, {"MDM": 5} | ABLATIONS, seeds=RUNS.seeds, qualities=QUALITIES)
-# The setting that the table of ablations shows.
-SETTING = "N = 1, Δτ = 0.083"
+RUNS = AnyOrderRuns(
+  pathlib.Path(__file__).resolve().parent,
+  blocks={"MDM": 5, "SSMD": 6},
+  seeds=(0, 1),
+  qualities={
+    "spelling": "spelling",
+    "judge": "NLL under the judge",
+    "likelihood": "likelihood of held-out text",
+  },
+)
 
 
 def comparison() -> str:
@@ -52,42 +49,6 @@ def in_short() -> str:
   return (
     f"the same from a pretrained model, by likelihood of held-out text: {RUNS.costs('likelihood', 'SSMD')}; **young models**, at "
     f"best {RUNS.best('SSMD').shown(0, 100)} % of the words are spelt right"
-  )
-
-
-def ablations() -> str:
-  """Self-speculative models that differ in one part, at one setting, and at all."""
-  rows = []
-  for label, blocks in ABLATIONS.items():
-    for seed in ABLATED.seeds:
-      (drawn,) = [x for x in ABLATED.sampled(label, seed) if setting(x) == SETTING]
-      (likely,) = [x for x in ABLATED.held_out(label, seed) if setting(x) == SETTING]
-      rows.append(
-        (
-          label,
-          blocks,
-          seed,
-          ABLATED.loss_of(ABLATED.any_order(label, seed)).shown(),
-          f"{drawn['acceptance']:.2f}",
-          ABLATED.loss_of(likely).shown(),
-          f"{ABLATED.cost_of(label, [likely['mean_nfe']])[0]:.1f}",
-          *(ABLATED.cells(quality, label, seed)[SETTING] for quality in ("likelihood", "judge")),
-        )
-      )
-  head = (
-    "model", "blocks", "seed", "trunk alone, one token per forward, nats per token", "accepted", "nats per token", "cost",
-    "MDM's cost / its own: at equal likelihood", "at equal NLL under the judge",
-  )  # fmt: skip
-  return markdown.table(head, rows)
-
-
-def against_ablations() -> str:
-  """What came out of the ablations, in words."""
-  return "\n".join(
-    f"* {label}, equal {QUALITIES[quality]}: {ABLATED.costs(quality, label)}."
-    for label in ABLATIONS
-    if label != "SSMD"
-    for quality in ("likelihood", "judge")
   )
 
 

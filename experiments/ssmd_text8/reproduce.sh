@@ -16,7 +16,7 @@ train() {
 }
 train mdm text8_mdm:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
 train ssmd text8_ssmd:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
-train judge text8_ntp:cpu --config.train.steps=3000
+train judge text8_ntp:cpu --config.train.steps=2000
 # Two runs that differ in how the keys of the causal block turn.
 CUT="--config.train.steps=250 --config.optim.warmup_steps=25 --config.train.log_every=25"
 # shellcheck disable=SC2086
@@ -36,8 +36,8 @@ EACH=6,8,11,16,24,32,64,128
 rm -f $OUT/likelihood.jsonl $OUT/windows.jsonl
 # shellcheck disable=SC2086
 {
-  $PY $OUT/sample.py --out=$OUT/points.jsonl --samples=512 --steps=$EACH $TEXT --judge=$RUNS/judge \
-    --judge_note="trained here: 3 blocks of width 128, 3000 updates on the same text" $MODELS
+  $PY $OUT/sample.py --out=$OUT/points.jsonl --samples=256 --steps=$EACH $TEXT --judge=$RUNS/judge \
+    --judge_note="trained here: 3 blocks of width 128, 2000 updates on the same text" $MODELS
   $PY $OUT/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT $MODELS
 }
 # Windows that grow as a cosine schedule has it, and in proportion to what is known.
