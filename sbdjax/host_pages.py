@@ -1,9 +1,8 @@
 """Memory that the C library keeps for itself, so that the next step need not ask the system again.
 
 On a CPU, XLA allocates the temporaries of every call and frees them after it. By default glibc gives
-large blocks back at once, and the system has to hand out and clear the same pages in the next call;
-`experiments/benchmarks/host_pages.py` measures what that costs. This module needs nothing but the
-standard library: it is used before JAX starts its threads.
+large blocks back at once, and the system has to hand out and clear the same pages in the next call.
+This module needs nothing but the standard library: it is used before JAX starts its threads.
 """
 
 from __future__ import annotations

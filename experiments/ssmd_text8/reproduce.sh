@@ -40,6 +40,10 @@ rm -f $OUT/likelihood.jsonl $OUT/windows.jsonl
     --judge_note="trained here: 3 blocks of width 128, 2000 updates on the same text" $MODELS
   $PY $OUT/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT $MODELS
 }
+# What speculation saves, without what training gave: SSMD and its own trunk as masked diffusion.
+# shellcheck disable=SC2086
+$PY $OUT/likelihood.py --together --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT \
+  "SSMD in the same orders=$RUNS/ssmd"
 # Windows that grow as a cosine schedule has it, and in proportion to what is known.
 RULES=1:0.01,1:0.02,1:0.04,1:0.083,1:0.125,1:0.167,1:0.25
 RULES=$RULES,1:linear:0.05,1:linear:0.1,1:linear:0.2,1:linear:0.4,1:linear:0.8,1:linear:1.5,1:linear:3

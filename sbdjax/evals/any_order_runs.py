@@ -32,6 +32,7 @@ class AnyOrderRuns:
   """The records of a folder.
 
   Attributes:
+    folder: that holds points.jsonl and likelihood.jsonl.
     blocks: label of a model -> blocks that one of its forwards runs; the first label is the baseline.
     seeds: of the trainings.
     qualities: what is compared -> its name. `spelling`, `likelihood`, and of a judge the prefix of its
@@ -52,7 +53,7 @@ class AnyOrderRuns:
     natural: str = "held-out text",
     shown: tuple[str, str] = SPELLING,
   ):
-    self._folder = folder
+    self.folder = folder
     self.blocks, self.seeds, self.qualities = blocks, seeds, qualities
     self.unit, self.natural, self.shown = unit, natural, shown
     self.baseline = next(iter(blocks))
@@ -60,7 +61,7 @@ class AnyOrderRuns:
   @functools.cache  # noqa: B019 (one object lives as long as its page's module)
   def lines(self, name: str) -> list[Line]:
     """Records of a file of the folder."""
-    return [json.loads(line) for line in (self._folder / name).read_text().splitlines()]
+    return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 
   def cost_of(self, label: str, nfe: Iterable[float]) -> list[float]:
     """Forwards of a text -> blocks that were run for it, in forwards of the baseline."""
