@@ -51,7 +51,7 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _PART = r"(?:[Ee]quations?|eqs?\.|Algorithms?|[Ss]ections?|Tables?|Figures?|Figs?\.|Proposition|Prop\.|Lemma|[Aa]ppendix)"
 _NO_PROSE = re.compile(
   r"```.*?```|`[^`\n]*\n?[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$|!\[[^]]*\]\([^)]*\)|\]\([^)]*\)|^\|[-| ]*\|$|^#[^\n]*$|^\d+\. |"
-  rf"arXiv:[\d.]+|\b{_PART}\s+\d[\d.]*\b(?:(?:,|\s+and|\s+to)\s+\d[\d.]*\b)*|\b[A-Z]\w+(?:\s+et\s+al\.)?,?\s+20\d\d\b",
+  rf"arXiv:[\d.]+|\b{_PART}\s+\d[\d.]*[a-z]?\b(?:(?:,|\s+and|\s+to)\s+\d[\d.]*[a-z]?\b)*|\b[A-Z]\w+(?:\s+et\s+al\.)?,?\s+20\d\d\b",
   re.DOTALL | re.MULTILINE,
 )
 # Not those in names, like 260K and GPT-2.

@@ -36,7 +36,7 @@ EACH=6,8,11,16,24,32,64,128
 rm -f $OUT/likelihood.jsonl $OUT/windows.jsonl
 # shellcheck disable=SC2086
 {
-  $PY $OUT/sample.py --out=$OUT/points.jsonl --samples=256 --steps=$EACH $TEXT --judge=$RUNS/judge \
+  $PY $OUT/sample.py --out=$OUT/points.jsonl --samples=256 --steps=6,8,11,16,24,32,64 $TEXT --judge=$RUNS/judge \
     --judge_note="trained here: 3 blocks of width 128, 2000 updates on the same text" $MODELS
   $PY $OUT/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT $MODELS
 }
