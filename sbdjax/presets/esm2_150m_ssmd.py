@@ -11,7 +11,7 @@ embedding, final norm and head stay as they are; one more block of the same kind
 Optimiser settings are DPLM's but for the learning rate, which a new block needs higher; how long the
 paper trains is not told. The cosine noise schedule is ours for proteins (the paper's for text): it
 stresses texts with many masks, where targets can be better than drafts, and with the linear one the
-block hardly learns (experiments/ssmd_protein). `:cpu` puts the block on the small model of
+block hardly learned in the one run that was tried. `:cpu` puts the block on the small model of
 `uniref50_mdm:cpu`, trained before into runs/uniref50_mdm_cpu.
 """
 
