@@ -132,7 +132,7 @@ ALL = (
     f"{_TEXT8}/windows.png", f"{_TEXT8}/tables.py", "draw_windows", ("windows.jsonl",),
     _sh(_TEXT8),
   ),
-  _losses(_TEXT8, "positions", _sh(_TEXT8)),
+  _losses(_TEXT8, "positions", "what its README says"),
   Figure(
     "ssmd_stories260k/samples.png", "ssmd_stories260k/tables.py", "draw",
     ("points.jsonl", "likelihood.jsonl"), _sh("ssmd_stories260k"),

@@ -23,7 +23,7 @@ from sbdjax.cli import flags
 from sbdjax.decode import flat_names, registry
 from sbdjax.decode.any_order.mdm import Ancestral, FirstHitting
 from sbdjax.decode.any_order.windows import Constant
-from sbdjax.evals import record, samples
+from sbdjax.evals import held_out, record, samples
 from sbdjax.interop.pretrained import load_pretrained
 from sbdjax.likelihood import together
 
@@ -50,11 +50,6 @@ def row_of(tokenizer, chain: str) -> np.ndarray:
   return np.array([tokenizer.bos_id, *tokenizer.encode(chain), tokenizer.eos_id], np.int32)
 
 
-def marks(length: int) -> np.ndarray:
-  """bool [length + 2]: the begin and the end, which are given."""
-  return np.isin(np.arange(length + 2), (0, length + 1))
-
-
 def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   add = parser.add_argument
@@ -77,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
   steps = flags.parse_ints(args.steps, "--steps")
   plans = {(noise, n): Ancestral(n, noise).plan for noise in NOISES for n in steps}
   plans[LIMIT, args.length] = FirstHitting().plan
-  given = marks(args.length)
+  given = held_out.marks(args.length)
   run = jax.jit(
     lambda params, row, key: together.one_text(
       model.lm, params, row, key, tables, list(plans.values()),

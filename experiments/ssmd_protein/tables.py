@@ -19,13 +19,18 @@ BOUND = ("bound", "bound under the trunk")
 HERE = pathlib.Path(__file__).resolve().parent
 QUALITIES = {"likelihood": "likelihood of held-out proteins", BOUND[0]: "bound of samples"}
 SEEDS = (0, 1)
-_NAMES = {"unit": "nats per residue", "natural": "held-out proteins", "shown": BOUND}
+_WORDS = {
+  "unit": "nats per residue",
+  "natural": "held-out proteins",
+  "shown": BOUND,
+  "names": {BLOCK: "the block", COSINE: "the trunk alone", LINEAR: "the trunk alone"},
+}
 # One forward of the trunk runs four blocks, one with the causal block five.
-RUNS = AnyOrderRuns(HERE, {COSINE: 4, LINEAR: 4, BLOCK: 5}, SEEDS, QUALITIES, **_NAMES)
+RUNS = AnyOrderRuns(HERE, {COSINE: 4, LINEAR: 4, BLOCK: 5}, SEEDS, QUALITIES, **_WORDS)
 # The other schedule as the baseline.
-AGAINST_LINEAR = AnyOrderRuns(HERE, {LINEAR: 4, BLOCK: 5}, SEEDS, QUALITIES, **_NAMES)
+AGAINST_LINEAR = AnyOrderRuns(HERE, {LINEAR: 4, BLOCK: 5}, SEEDS, QUALITIES, **_WORDS)
 # One seed was sampled, without the linear schedule.
-SAMPLED = AnyOrderRuns(HERE, {COSINE: 4, BLOCK: 5}, (0,), {BOUND[0]: QUALITIES[BOUND[0]]}, **_NAMES)
+SAMPLED = AnyOrderRuns(HERE, {COSINE: 4, BLOCK: 5}, (0,), {BOUND[0]: QUALITIES[BOUND[0]]}, **_WORDS)
 
 
 def findings() -> str:
@@ -35,13 +40,7 @@ def findings() -> str:
     (AGAINST_LINEAR, "likelihood", "likelihood, linear steps"),
     (SAMPLED, BOUND[0], "bound of samples"),
   )
-  return "\n".join(f"* Equal {name}: {_costs(of, quality)}." for of, quality, name in told)
-
-
-def _costs(of: AnyOrderRuns, quality: str) -> str:
-  """`of.costs` in a sentence."""
-  told = of.costs(quality, BLOCK).replace(of.baseline, "the trunk alone")
-  return told.replace(f"of {BLOCK}", BLOCK)
+  return "\n".join(f"* Equal {name}: {of.costs(quality, BLOCK)}." for of, quality, name in told)
 
 
 def cheapest() -> str:
@@ -115,7 +114,7 @@ def in_short() -> str:
   """A sentence for the page of all results."""
   return (
     "a causal block on a frozen protein model, two seeds, at equal likelihood of held-out proteins: "
-    f"{_costs(RUNS, 'likelihood')}. **A loss**: at the bound of its own samples {_costs(SAMPLED, BOUND[0])}"
+    f"{RUNS.costs('likelihood', BLOCK)}. **A loss**: at the bound of its own samples {SAMPLED.costs(BOUND[0], BLOCK)}"
   )
 
 

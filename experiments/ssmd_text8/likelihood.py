@@ -70,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
   add("--samples", type=int, default=16, help="numbers of masks a text, of the any-order bound")
   add("--seed", type=int, default=0)
   args = parser.parse_args(rest)
+  if args.together and len(args.runs) > 1:
+    parser.error("--together names its lines by what decodes: give one model")
 
   default = {"source": "text8", "tokenizer": "text8", "add_bos": False, "packing": "concat"}
   data = to_dataclass(DataConfig, default | flags.parse_fields(DataConfig, fields, "data"), "data")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything recorded in this folder, from the project's root: masked diffusion and the
+# What is recorded in this folder (but ablations/ and positions.jsonl, see README.md), from the project's root: masked diffusion and the
 # self-speculative model for STEPS updates, and a judge. TEXT8 is a text8 of at least 6.4M characters (the
 # first 6.0M are trained on, the last 0.2M measured). Re-running it resumes.
 set -euo pipefail
@@ -17,18 +17,9 @@ train() {
 train mdm text8_mdm:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
 train ssmd text8_ssmd:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
 train judge text8_ntp:cpu --config.train.steps=2000
-# Two runs that differ in how the keys of the causal block turn.
-CUT="--config.train.steps=250 --config.optim.warmup_steps=25 --config.train.log_every=25"
-# shellcheck disable=SC2086
-{
-  train own text8_ssmd:cpu $CUT
-  train next text8_ssmd:cpu,paper_positions $CUT
-}
 
 $PY experiments/curves.py --together --bits --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
   --out=$OUT/curves.png --record=$OUT/curves.jsonl MDM=$RUNS/mdm SSMD=$RUNS/ssmd
-$PY experiments/curves.py --metrics=train/draft_loss,train/target_loss --out=$OUT/positions.png \
-  --record=$OUT/positions.jsonl "keys turn with their own place=$RUNS/own" "with the next (appendix E.3)=$RUNS/next"
 
 TEXT="--data.path=$TEXT8 --data.$SPLIT --length=128"
 MODELS="MDM=$RUNS/mdm SSMD=$RUNS/ssmd"

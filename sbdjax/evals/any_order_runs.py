@@ -40,6 +40,7 @@ class AnyOrderRuns:
     unit: of likelihoods: `BITS`, or "nats per token", "nats per residue".
     natural: what the texts are called that no model wrote.
     shown: a quality of samples, and the head of the column that has it beside the costs.
+    baseline: label of the model that the others are compared with.
   """
 
   def __init__(
@@ -52,10 +53,13 @@ class AnyOrderRuns:
     unit: str = "nats per token",
     natural: str = "held-out text",
     shown: tuple[str, str] = SPELLING,
+    names: Mapping[str, str] | None = None,
   ):
+    """`names`: label -> what a sentence calls the model; others are called by their labels."""
     self.folder = folder
     self.blocks, self.seeds, self.qualities = blocks, seeds, qualities
     self.unit, self.natural, self.shown = unit, natural, shown
+    self._names = names or {}
     self.baseline = next(iter(blocks))
 
   @functools.cache  # noqa: B019 (one object lives as long as its page's module)
@@ -134,33 +138,30 @@ class AnyOrderRuns:
     )
     return dict(zip(map(setting, of(label, seed)), shown, strict=True))
 
-  def above_one(self, quality: str, label: str) -> tuple[int, int]:
-    """In how many comparisons the whole interval is above 1, and of how many."""
-    every = [x for seed in self.seeds for x in self.ratios(quality, label, seed)]
-    found = [x for x in every if x is not None]
-    return sum(x.low is not None and x.low > 1 for x in found), len(found)
-
   def costs(self, quality: str, label: str) -> str:
-    """What the baseline costs at the quality of all settings of a model, in words."""
+    """What the baseline costs at the quality of all settings of a model, in words, seed by seed."""
     several = len(self.seeds) > 1
-    told = "; ".join(
+    return "; ".join(
       (f"seed {seed}: " if several else "") + self._costs(quality, label, seed)
       for seed in self.seeds
     )
-    above, count = self.above_one(quality, label)
-    return f"{told} ({above} of {count} intervals above 1)" if count else told
 
   def _costs(self, quality: str, label: str, seed: int) -> str:
-    told, bounds = [], [x for x in self.bounds(quality, label, seed) if x is not None]
-    if ends := equal_quality.ends_shown(self.ratios(quality, label, seed)):
-      told.append(f"{self.baseline} costs {ends} times as much")
+    baseline, model = (self._names.get(x, x) for x in (self.baseline, label))
+    ratios = [x for x in self.ratios(quality, label, seed) if x is not None]
+    bounds = [x for x in self.bounds(quality, label, seed) if x is not None]
+    told = []
+    if ratios:
+      above = sum(x.low is not None and x.low > 1 for x in ratios)
+      ends = equal_quality.ends_shown(ratios)
+      told.append(f"costs {ends} times as much ({above} of {len(ratios)} intervals above 1)")
     if bounds:
       every = len(self.curve(quality, label, seed))
       told.append(
-        f"{self.baseline} is never as good as {len(bounds)} of {every} settings of {label}, its own last setting costs "
-        f"{max(bounds).shown(2)} times as much as the cheapest of these"
+        f"is never as good as {len(bounds)} of {every} settings of {model}: its last setting costs {max(bounds).shown(2)} times as "
+        "much as the cheapest of these"
       )
-    return ", and ".join(told) or f"{self.baseline} is as good from its first setting on"
+    return f"{baseline} {' and '.join(told) or 'is as good from its first setting on'}"
 
   def best(self, label: str) -> Interval:
     """Words spelled right at the setting of a model that spells best."""
@@ -228,7 +229,7 @@ class AnyOrderRuns:
           for seed in self.seeds:
             self._line(axes, quality, label, seed, named=axes is panels[0])
         figures.log_axis(axes, "x")
-        axes.set(xlabel=cost, ylabel=self.axes().get(quality, title))
+        axes.set(xlabel=cost, ylabel=self._axes().get(quality, title))
       figures.legend_below(figure, 4)
 
   def _line(self, axes: Any, quality: str, label: str, seed: int, *, named: bool) -> None:
@@ -246,7 +247,7 @@ class AnyOrderRuns:
       linestyle="-" if seed == self.seeds[0] else "--", label=name if named else None,
     )  # fmt: skip
 
-  def axes(self) -> dict[str, str]:
+  def _axes(self) -> dict[str, str]:
     """Quality -> label of its axis, where that says more than the name."""
     return {"spelling": SPELLING[1], "likelihood": f"{self.unit} of the sampler"}
 

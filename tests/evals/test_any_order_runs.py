@@ -54,7 +54,6 @@ def test_the_baseline_costs_so_many_times_as_much_at_equal_quality(runs):
   # The window of the whole text is no growing one; between 4 and 3 nats the baseline's line is straight.
   cheaper, found = runs.ratios("likelihood", "B", 0)
   assert (cheaper.value, found.value) == pytest.approx((15 / 14, 30 / 16))
-  assert runs.above_one("judge", "B") == (1, 1)
 
 
 def test_tables_have_a_row_for_every_setting(runs):
@@ -74,8 +73,8 @@ def test_tables_have_a_row_for_every_setting(runs):
 
 def test_what_came_out_is_told_in_words(runs):
   assert runs.costs("judge", "B") == (
-    "A costs 1.25 [1.25, 1.25] times as much, and A is never as good as 1 of 2 settings of B, its own last setting "
-    "costs 0.67 [0.67, 0.67] times as much as the cheapest of these (1 of 1 intervals above 1)"
+    "A costs 1.25 [1.25, 1.25] times as much (1 of 1 intervals above 1) and is never as good as 1 of 2 settings of B: "
+    "its last setting costs 0.67 [0.67, 0.67] times as much as the cheapest of these"
   )
 
 

@@ -68,7 +68,7 @@ def test_self_speculative_sampling_is_conditioned_on_what_is_given():
 
 
 def test_both_samplers_in_the_same_orders():
-  """Self-speculation as by itself; in as many steps as there are places the trunk's is the any-order likelihood."""
+  """Both have the mean that each has when it is measured by itself, with orders of its own."""
   rows, keys = np.tile(ROWS[:1], (400, 1)), jax.random.split(jax.random.key(1), 400)
   rules = [(1, Cosine(0.4)), (2, Linear(0.5))]
   found = list(

@@ -55,7 +55,6 @@ def test_a_block_is_needed_for_the_samples_of_proteins(proteins, monkeypatch):
     module.main(["--checkpoint=a", f"--data.path={proteins}", "--out=points.jsonl"])
 
 
-@pytest.mark.long
 def test_proteins_are_sampled(proteins, tmp_path, monkeypatch):
   module, model = script("ssmd_protein/sample"), model_of(make_sigma_lm(TINY, HeadConfig()))
   monkeypatch.setattr(module, "load_pretrained", lambda path: model)
@@ -85,7 +84,6 @@ def test_proteins_are_sampled(proteins, tmp_path, monkeypatch):
     module.main([*args, "--rules=0.5"])
 
 
-@pytest.mark.long
 def test_the_likelihood_of_parts_of_proteins(proteins, tmp_path, monkeypatch):
   module, model = script("ssmd_text8/likelihood"), model_of(make_sigma_lm(TINY, HeadConfig()))
   monkeypatch.setattr(module, "load_pretrained", lambda path: model)
@@ -93,6 +91,8 @@ def test_the_likelihood_of_parts_of_proteins(proteins, tmp_path, monkeypatch):
   args += [f"--data.path={proteins}", "--length=6", "--rules=1:0.5", "--unit=nats_per_residue"]
   out = tmp_path / "likelihood.jsonl"
   assert module.main([*args, f"--out={out}", "--together", "--steps=2,6", "block=a"]) == 0
+  with pytest.raises(SystemExit):  # their lines could not be told apart
+    module.main([*args, f"--out={out}", "--together", "one=a", "other=a"])
   lines = read(out)
   assert [x["label"] for x in lines[1:6]] == [
     *["trunk alone, cosine steps"] * 2,
