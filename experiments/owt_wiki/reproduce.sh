@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything recorded in this folder, from the project's root. WIKI is a text file of documents with
 # <|endoftext|> between them (40 MB of English Wikipedia here, which stands in for OpenWebText).
-# SmolLM2 judges too: `make smollm2`. Re-running it resumes. STEPS, SAMPLES and TEXTS make it
+# SmolLM2 judges too: `make smollm2`. WEBTEXT and WEBTEXT_TEST are .jsonl files of WebText documents with
+# `text`; without them that part is left out. Re-running it resumes. STEPS, SAMPLES and TEXTS make it
 # smaller, OUT names another folder for the records.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
@@ -37,6 +38,10 @@ ROUND="--config.optim.warmup_steps=$((STEPS / 150))"
   train ssmd owt_ssmd:cpu "$STEPS" $FROM_BASE
   train sdtt_1 owt_sdtt:cpu,1 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/mdm
   train sdtt_2 owt_sdtt:cpu,2 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/sdtt_1
+  # On from Wikipedia, about one pass over the documents.
+  [ -z "${WEBTEXT:-}" ] || train webtext owt_ssmd:cpu $((STEPS / 6)) $FROM_BASE --config.optim.learning_rate=2e-3 \
+    --config.init.checkpoint=runs/owt_wiki/ssmd --config.data.source=jsonl --config.data.path="$WEBTEXT" \
+    --config.data.valid_path="$WEBTEXT_TEST" --config.data.split_sizes="()"
 }
 
 TEXT="--data.source=text --data.tokenizer=runs/owt_bpe --data.path=$WIKI --data.split_sizes=(${SPLIT// /,})"
@@ -65,6 +70,18 @@ $PY $LIKELIHOOD --out="$OUT/likelihood.jsonl" --steps=6,8,11,16,24,32,64,128 --t
 RULES=$(for n in 1 2 3 4 8; do for dtau in 0.01 0.02 0.04 0.083 0.125 0.167 0.25; do printf "%s:%s," "$n" "$dtau"; done; done)
 # shellcheck disable=SC2086
 $PY $LIKELIHOOD --out="$OUT/search.jsonl" --rules="${RULES%,}" $TEXT SSMD=runs/owt_wiki/ssmd
+
+# WebText, before and after a pass over some: SSMD and its trunk alone, in the same orders.
+if [ -n "${WEBTEXT:-}" ]; then
+  rm -f "$OUT"/webtext/{before,after}/likelihood.jsonl
+  TEXT="--data.source=jsonl --data.tokenizer=runs/owt_bpe --data.path=$WEBTEXT --data.valid_path=$WEBTEXT_TEST"
+  TEXT="$TEXT --data.add_bos=false --data.add_eos=true --data.packing=concat --split=validation --length=128"
+  for when in before=ssmd after=webtext; do
+    # shellcheck disable=SC2086
+    $PY $LIKELIHOOD --out="$OUT/webtext/${when%=*}/likelihood.jsonl" --steps=6,8,11,16,24,32,64,128 --together $TEXT \
+      SSMD=runs/owt_wiki/${when#*=}
+  done
+fi
 
 $PY experiments/curves.py --together --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
   --record="$OUT/curves.jsonl" MDM=runs/owt_wiki/mdm SSMD=runs/owt_wiki/ssmd

@@ -18,6 +18,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 # One forward of the masked-diffusion models runs five blocks, one of the self-speculative model six.
 BLOCKS = {"MDM": 5, "SSMD": 6, "SDTT1": 5, "SDTT2": 5}
 TRUNK = "TRUNK"  # of SSMD, alone
+# Of `--together`, by its own names.
+SCHEDULES = {f"trunk alone, {kind} steps": kind for kind in ("cosine", "linear")}
+WEBTEXT = {"before": "as trained on Wikipedia", "after": "after a pass over WebText"}
 JUDGES = {"judge": "NLL, judge trained here", "second_judge": "NLL, SmolLM2"}
 SEED = 0
 
@@ -34,6 +37,43 @@ def beside_trunk(folder: pathlib.Path = HERE) -> AnyOrderRuns:
   """The same by likelihood alone, the trunk of SSMD as the baseline: what speculation saves, training apart."""
   return AnyOrderRuns(
     folder, {TRUNK: 5, "SSMD": 6}, seeds=(SEED,), qualities={"likelihood": "likelihood"}
+  )
+
+
+@functools.cache
+def on_webtext(when: str, trunk: str) -> AnyOrderRuns:
+  """WebText under SSMD and under its trunk alone, with steps of one of `SCHEDULES`; `when` as in `WEBTEXT`."""
+  return AnyOrderRuns(
+    HERE / "webtext" / when, {trunk: 5, "SSMD": 6}, seeds=(SEED,), qualities={"likelihood": "likelihood"},
+    names={trunk: f"its trunk alone ({SCHEDULES[trunk]} steps)"},
+  )  # fmt: skip
+
+
+def webtext() -> str:
+  """WebText under SSMD, and what its trunk alone costs at that likelihood with either schedule."""
+  rows = []
+  for when, name in WEBTEXT.items():
+    runs = [on_webtext(when, trunk) for trunk in SCHEDULES]
+    cells = [x.cells("likelihood", "SSMD", SEED) for x in runs]
+    for x in runs[0].held_out("SSMD", SEED):
+      (cost,) = runs[0].cost_of("SSMD", [x["mean_nfe"]])
+      at = setting(x)
+      rows.append(
+        (name, at, f"{cost:.1f}", runs[0].loss_of(x).shown(3), *(found[at] for found in cells))
+      )
+  names = [f"{kind} steps" for kind in SCHEDULES.values()]
+  head = (
+    "SSMD", "setting", "cost", "nats per token of WebText", f"its own trunk's cost / its own: {names[0]}", *names[1:],
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def on_webtext_in_short() -> str:
+  """What the trunk costs on WebText, in words."""
+  return "\n".join(
+    f"* SSMD {name}, equal likelihood: {on_webtext(when, trunk).costs('likelihood', 'SSMD')}."
+    for when, name in WEBTEXT.items()
+    for trunk in SCHEDULES
   )
 
 

@@ -6,24 +6,38 @@ set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/ssmd_stories260k
 
+# train NAME PRESET SEED
+train() {
+  $PY -m sbdjax train --config="preset:$2" --workdir="runs/ssmd_stories/${1}_$3" --config.data.source=text \
+    --config.data.path="$TINYSTORIES" --config.data.valid_path="$VALIDATION" --config.train.seed="$3"
+}
 for seed in 0 1; do
-  for model in mdm ssmd; do
-    $PY -m sbdjax train --config=preset:stories_$model --workdir=runs/ssmd_stories/${model}_$seed \
-      --config.data.source=text --config.data.path="$TINYSTORIES" \
-      --config.data.valid_path="$VALIDATION" --config.train.seed=$seed
-  done
+  train mdm stories_mdm $seed
+  train ssmd stories_ssmd $seed
 done
+train no_residual stories_ssmd:no_residual 0
+train two_causal stories_ssmd:two_causal 0
 
 TEXT="--data.source=text --data.tokenizer=tok512 --data.add_bos=true --data.path=$TINYSTORIES"
 TEXT="$TEXT --data.valid_path=$VALIDATION --split=validation --length=128"
 STEPS=6,8,11,16,24,32,64,128
 rm -f $OUT/likelihood.jsonl
+# measure SEED NAME=CHECKPOINT ...
+measure() {
+  seed=$1
+  shift
+  # shellcheck disable=SC2086
+  {
+    $PY experiments/ssmd_text8/sample.py --out=$OUT/points.jsonl --samples=1024 --steps=$STEPS --seed="$seed" $TEXT \
+      --judge=stories260K --judge_note="stories260K, which all models began from" "$@"
+    $PY experiments/ssmd_text8/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$STEPS --seed="$seed" \
+      --unit=nats_per_token $TEXT "$@"
+  }
+}
 for seed in 0 1; do
-  RUNS="MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed"
-  $PY experiments/ssmd_text8/sample.py --out=$OUT/points.jsonl --samples=1024 --steps=$STEPS --seed=$seed $TEXT \
-    --judge=stories260K --judge_note="stories260K, which all models began from" $RUNS
-  $PY experiments/ssmd_text8/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$STEPS --seed=$seed \
-    --unit=nats_per_token $TEXT $RUNS
+  measure $seed MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed
 done
+# What the paper takes away, of one seed.
+measure 0 "no residual=runs/ssmd_stories/no_residual_0" "two causal=runs/ssmd_stories/two_causal_0"
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_stories260k/samples.png

@@ -9,7 +9,8 @@ import argparse
 import pathlib
 import sys
 
-from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of
+from sbdjax.evals import markdown
+from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of, setting
 
 # One forward of the masked-diffusion model runs five blocks, one of the other six.
 RUNS = AnyOrderRuns(
@@ -22,6 +23,20 @@ RUNS = AnyOrderRuns(
     "likelihood": "likelihood of held-out text",
   },
 )
+# What the paper takes away, and what a forward of it runs. One seed.
+ABLATED = {
+  "no residual": ("without output residual", 6),
+  "two causal": ("with two causal blocks", 7),
+}
+_NAMES = {label: f"SSMD {name}" for label, (name, _) in ABLATED.items()} | {"SSMD": "full SSMD"}
+_BLOCKS = {"SSMD": 6} | {label: blocks for label, (_, blocks) in ABLATED.items()}
+BESIDE_MDM = AnyOrderRuns(
+  RUNS.folder, {"MDM": 5} | _BLOCKS, seeds=(0,), qualities=RUNS.qualities, names=_NAMES
+)
+BESIDE_SSMD = AnyOrderRuns(
+  RUNS.folder, _BLOCKS, seeds=(0,), qualities=RUNS.qualities, names=_NAMES
+)
+_SHOWN = "N = 1, Δτ = 0.083"
 
 
 def comparison() -> str:
@@ -42,6 +57,40 @@ def findings() -> str:
     f"{RUNS.best('MDM').shown()} by MDM, of held-out text {quality_of(RUNS.texts(), 'spelling').shown()}."
   )
   return "\n".join(told)
+
+
+def ablations() -> str:
+  """The full model and what the paper takes away from it: losses, and one setting."""
+  rows = []
+  for label in _BLOCKS:
+    (held_out,) = (x for x in BESIDE_MDM.held_out(label, 0) if setting(x) == _SHOWN)
+    (sampled,) = (x for x in BESIDE_MDM.sampled(label, 0) if setting(x) == _SHOWN)
+    (cost,) = BESIDE_MDM.cost_of(label, [held_out["mean_nfe"]])
+    rows.append(
+      (
+        _NAMES[label],
+        BESIDE_MDM.loss_of(BESIDE_MDM.any_order(label, 0)).shown(3),
+        f"{cost:.1f}",
+        BESIDE_MDM.loss_of(held_out).shown(3),
+        quality_of(sampled, "spelling").shown(3),
+        quality_of(sampled, "judge").shown(2),
+        f"{sampled['acceptance']:.2f}",
+      )
+    )
+  head = (
+    "seed 0", "its trunk, one token per forward: nats per token of held-out text", f"cost, {_SHOWN}", "nats per token there",
+    "words spelled right", "judge NLL", "accepted",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def ablations_cost() -> str:
+  """What MDM and the full model cost at the quality of each ablation, in words."""
+  return "\n".join(
+    f"* {_NAMES[label]}, equal {name}: {BESIDE_MDM.costs(quality, label)}; {BESIDE_SSMD.costs(quality, label)}."
+    for label in ABLATED
+    for quality, name in RUNS.qualities.items()
+  )
 
 
 def in_short() -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is recorded in this folder (but ablations/ and positions.jsonl, see README.md), from the project's root: masked diffusion and the
+# What is recorded in this folder (but positions.jsonl, see README.md), from the project's root: masked diffusion and the
 # self-speculative model for STEPS updates, and a judge. TEXT8 is a text8 of at least 6.4M characters (the
 # first 6.0M are trained on, the last 0.2M measured). Re-running it resumes.
 set -euo pipefail

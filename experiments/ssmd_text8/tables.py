@@ -18,7 +18,6 @@ from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
 from sbdjax.evals import equal_quality, markdown
 from sbdjax.evals.any_order_runs import BITS, SPELLING, AnyOrderRuns, quality_of, setting, texts_of
-from sbdjax.evals.equal_quality import WithError
 
 # A forward of either runs six blocks.
 RUNS = AnyOrderRuns(
@@ -42,14 +41,6 @@ BESIDE_TRUNK = AnyOrderRuns(
   unit=BITS,
   names={"trunk alone, cosine steps": "its trunk alone", SAME_ORDERS: "SSMD"},
 )
-# Recorded before sums were kept of every text: there are standard errors alone.
-_ABLATIONS, _LOSSES = "ablations/likelihood.jsonl", "ablations/curves.jsonl"
-_MODELS = {
-  "SSMD": "SSMD",
-  "no_residual": "without output residual",
-  "two_causal": "two causal blocks",
-}
-_SHOWN = "N = 1, Δτ = 0.083"
 
 
 def findings() -> str:
@@ -169,55 +160,15 @@ def accepted() -> tuple[float, float]:
   return min(found), max(found)
 
 
-def last(label: str, metric: str, name: str = "curves.jsonl") -> float:
+def last(label: str, metric: str) -> float:
   """The last value of a loss curve, bits per character."""
-  of = RUNS.lines(name)
+  of = RUNS.lines("curves.jsonl")
   return [x["value"] for x in of if x["run"] == label and x["metric"].endswith(metric)][-1]
 
 
 def targets_gain() -> float:
   """Bits per character that SSMD's targets are better than its drafts at the end."""
   return last("SSMD", "draft_nelbo") - last("SSMD", "target_nelbo")
-
-
-def _curve(label: str) -> list[WithError]:
-  """NFE and bits per character, negated, of windows that grow or of steps."""
-  of = [x for x in RUNS.lines(_ABLATIONS) if x["label"] == label]
-  points = [
-    WithError(x["mean_nfe"], -x["bits_per_character"], x["stderr"])
-    for x in of
-    if "mean_nfe" in x and x.get("dtau", 0.0) < 1
-  ]
-  return sorted(points)
-
-
-@functools.cache
-def ablation_ratios(label: str) -> list[Interval | None]:
-  """NFE of MDM at the likelihoods of a model of 1,000 updates / its own; by standard errors."""
-  return [equal_quality.interval_of_errors(x, _curve("MDM")) for x in _curve(label)]
-
-
-def ablations() -> str:
-  """Short trainings that differ in one part each, at the setting of `_SHOWN` and at all."""
-  rows = []
-  for label, name in _MODELS.items():
-    (at,) = [
-      x for x in RUNS.lines(_ABLATIONS) if x["label"] == label and x.get("decoder") == "ssmd" and setting(x) == _SHOWN
-    ]  # fmt: skip
-    rows.append(
-      (
-        name,
-        *(f"{last(label, f'eval/{part}_nelbo', _LOSSES):.3f}" for part in ("draft", "target")),
-        f"{at['mean_nfe']:.1f}",
-        bootstrap.normal(at["bits_per_character"], at["stderr"]).shown(3),
-        equal_quality.ends_shown(ablation_ratios(label), 1),
-      )
-    )
-  head = (
-    "1,000 updates", "draft, bits per character", "target", f"NFE, {_SHOWN}", "bits per character of the sampler there",
-    "MDM's NFE / its own, all settings",
-  )  # fmt: skip
-  return markdown.table(head, rows)
 
 
 def positions() -> str:
@@ -242,7 +193,7 @@ def in_short() -> str:
     f"text8, by spelling accuracy: {RUNS.costs('spelling', 'SSMD')}; by likelihood of held-out text: "
     f"{RUNS.costs('likelihood', 'SSMD')}. Training apart, against its own trunk, by likelihood: "
     f"{against_trunk()}. **Small models**: at best {RUNS.best('SSMD').shown(3)} of the words are "
-    "spelt right. **Both ablations fall below MDM**, the paper's only below the full model"
+    "spelt right"
   )
 
 

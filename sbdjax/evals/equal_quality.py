@@ -55,14 +55,6 @@ class ByText(NamedTuple):
     return float(np.mean(self.cost)), float(np.sum(self.over) / np.sum(self.under))
 
 
-class WithError(NamedTuple):
-  """A point of a curve and the standard error of its quality."""
-
-  cost: float
-  quality: float
-  stderr: float
-
-
 def cost_at(curve: Curve, quality: float) -> float | None:
   """The cost at which `curve` first reaches `quality`, linear between points.
 
@@ -141,23 +133,6 @@ def _reached(curve: Curve, quality: float, never: float) -> float:
   if at is None:
     at = 0.0 if quality <= curve[0][1] else never
   return at
-
-
-def interval_of_errors(
-  point: WithError, baseline: Sequence[WithError], *, resamples: int = 2000
-) -> Interval | None:
-  """`ratio_interval` where nothing is known of single texts: qualities drawn from normal laws.
-
-  Each point's is drawn by itself, so what the points share (the texts, say) is not taken out.
-  """
-  points = [point, *baseline]
-  reached = cost_at([x[:2] for x in baseline], point.quality)
-  if reached is None:
-    return None
-  normal_RxP = np.random.default_rng(0).standard_normal((resamples, len(points)))
-  qualities_RxP = np.array([x.quality for x in points]) + normal_RxP * [x.stderr for x in points]
-  costs_RxP = np.broadcast_to([x.cost for x in points], qualities_RxP.shape)
-  return _interval(reached / point.cost, np.stack([costs_RxP, qualities_RxP], axis=2), math.inf)
 
 
 def _interval(value: float, drawn_RxPx2: np.ndarray, never: float | None) -> Interval:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sbdjax.bootstrap import Interval
 from sbdjax.evals import equal_quality
-from sbdjax.evals.equal_quality import ByText, WithError
+from sbdjax.evals.equal_quality import ByText
 
 
 def of(cost, quality, count=40, noise=0.0, seed=0):
@@ -60,13 +60,6 @@ def test_a_lower_bound_takes_the_last_point_where_the_curve_does_not_reach():
   baseline = [of(2, -1.0, noise=0.5, seed=1), of(4, 1.0, noise=0.5, seed=2)]
   found = equal_quality.least_interval(of(1, 0.95, noise=3.0), baseline, same_texts=False)
   assert 2 < found.low < found.value < found.high == 4
-
-
-def test_of_standard_errors_the_bounds_are_those_of_a_normal_law():
-  baseline = [WithError(0, -10.0, 0.0), WithError(20, 10.0, 0.0)]
-  found = equal_quality.interval_of_errors(WithError(1, 0.0, 0.1), baseline)
-  np.testing.assert_allclose(found, (10, 10 - 0.196, 10 + 0.196), atol=0.02)
-  assert equal_quality.interval_of_errors(WithError(1, 11.0, 0.1), baseline) is None
 
 
 def test_a_bound_that_no_resample_reached_is_said():
