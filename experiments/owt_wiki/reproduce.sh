@@ -73,6 +73,7 @@ $PY $LIKELIHOOD --out="$OUT/search.jsonl" --rules="${RULES%,}" $TEXT SSMD=runs/o
 
 # WebText, before and after a pass over some: SSMD and its trunk alone, in the same orders.
 if [ -n "${WEBTEXT:-}" ]; then
+  mkdir -p "$OUT"/webtext/{before,after}
   rm -f "$OUT"/webtext/{before,after}/likelihood.jsonl
   TEXT="--data.source=jsonl --data.tokenizer=runs/owt_bpe --data.path=$WEBTEXT --data.valid_path=$WEBTEXT_TEST"
   TEXT="$TEXT --data.add_bos=false --data.add_eos=true --data.packing=concat --split=validation --length=128"
