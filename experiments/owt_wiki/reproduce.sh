@@ -35,6 +35,8 @@ ROUND="--config.optim.warmup_steps=$((STEPS / 150))"
   train base text8_ntp:cpu $((STEPS * 2 / 3)) $NTP --config.model.num_layers=5
   train judge text8_ntp:cpu $((STEPS * 2 / 3)) $NTP --config.model.num_layers=6 --config.train.seed=1
   train mdm owt_mdm:cpu "$STEPS" $FROM_BASE
+  # Its masked tokens weighted as the self-speculative loss weights them.
+  train mdm_weighted owt_mdm:cpu "$STEPS" $FROM_BASE --config.loss.weighting=inverse_count
   train ssmd owt_ssmd:cpu "$STEPS" $FROM_BASE
   train sdtt_1 owt_sdtt:cpu,1 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/mdm
   train sdtt_2 owt_sdtt:cpu,2 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/sdtt_1
@@ -47,7 +49,7 @@ ROUND="--config.optim.warmup_steps=$((STEPS / 150))"
 TEXT="--data.source=text --data.tokenizer=runs/owt_bpe --data.path=$WIKI --data.split_sizes=(${SPLIT// /,})"
 TEXT="$TEXT --data.add_bos=false --data.add_eos=true --data.packing=concat --length=128"
 LIKELIHOOD="experiments/ssmd_text8/likelihood.py --texts=${TEXTS:-240} --unit=nats_per_token"
-rm -f "$OUT/likelihood.jsonl" "$OUT/search.jsonl"
+rm -f "$OUT/likelihood.jsonl" "$OUT/search.jsonl" "$OUT/weighting.jsonl"
 # measure STEPS NAME=CHECKPOINT ...: samples and likelihoods. SDTT is for few steps.
 measure() {
   steps=$1
@@ -65,6 +67,10 @@ measure 8,16,32 SDTT1=runs/owt_wiki/sdtt_1 SDTT2=runs/owt_wiki/sdtt_2
 # What speculation saves, without what training gave: SSMD's own trunk as masked diffusion.
 # shellcheck disable=SC2086
 $PY $LIKELIHOOD --out="$OUT/likelihood.jsonl" --steps=6,8,11,16,24,32,64,128 --trunk_alone $TEXT TRUNK=runs/owt_wiki/ssmd
+
+# Masked diffusion with the weights of the self-speculative loss.
+# shellcheck disable=SC2086
+$PY $LIKELIHOOD --out="$OUT/weighting.jsonl" --steps=6,8,11,16,24,32,64,128 $TEXT MDM_weighted=runs/owt_wiki/mdm_weighted
 
 # The search behind Table 3: every number of inner loops with every window.
 RULES=$(for n in 1 2 3 4 8; do for dtau in 0.01 0.02 0.04 0.083 0.125 0.167 0.25; do printf "%s:%s," "$n" "$dtau"; done; done)
