@@ -31,7 +31,7 @@ Params = Any
 
 
 class SigmaLM(NamedTuple):
-  """Trunk and causal blocks behind pure functions; a table or a toy model can stand in.
+  """Trunk and causal blocks behind pure functions; tables can stand in.
 
   Columns of sigma are counted from 0: `sigma_BxL[:, d]` is the place (and position) generated as
   the d-th. Revealed tokens come first in it, padding last.

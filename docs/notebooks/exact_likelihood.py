@@ -10,7 +10,7 @@
 #
 # A self-speculative sampler drafts tokens from P, accepts each with probability min(1, Q / P), and resamples the others. What is the probability
 # of a text? Of all its runs there are exponentially many, yet a dynamic program over (place, rejections so far) sums them exactly
-# ([method](../methods/ssmd.md), Proposition 3.1). Here it is compared with brute-force sampling on a toy model of three places and two tokens.
+# ([method](../methods/ssmd.md), Proposition 3.1). Here it is compared with brute-force sampling on tables for three places and two tokens.
 
 # %%
 import itertools

@@ -62,6 +62,10 @@ class AnyOrderRuns:
     self._names = names or {}
     self.baseline = next(iter(blocks))
 
+  def _name(self, label: str) -> str:
+    """What sentences call a model."""
+    return self._names.get(label, label)
+
   @functools.cache  # noqa: B019 (one object lives as long as its page's module)
   def lines(self, name: str) -> list[Line]:
     """Records of a file of the folder."""
@@ -147,7 +151,7 @@ class AnyOrderRuns:
     )
 
   def _costs(self, quality: str, label: str, seed: int) -> str:
-    baseline, model = (self._names.get(x, x) for x in (self.baseline, label))
+    baseline, model = self._name(self.baseline), self._name(label)
     ratios = [x for x in self.ratios(quality, label, seed) if x is not None]
     bounds = [x for x in self.bounds(quality, label, seed) if x is not None]
     told = []
@@ -187,7 +191,7 @@ class AnyOrderRuns:
     names = [f"at equal {name}" for name in self.qualities.values()]
     head = (
       "seed", "setting", "cost", self.shown[1],
-      f"{self.baseline}'s cost / its own: {names[0]}", *names[1:],
+      f"{self._name(self.baseline)}'s cost / its own: {names[0]}", *names[1:],
     )  # fmt: skip
     return markdown.table(head, rows)
 
