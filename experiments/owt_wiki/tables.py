@@ -10,9 +10,11 @@ import functools
 import pathlib
 import sys
 
+import numpy as np
+
 from sbdjax import bootstrap
 from sbdjax.evals import equal_quality, markdown, pareto
-from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of, setting
+from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of, setting, texts_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 # One forward of the masked-diffusion models runs five blocks, one of the self-speculative model six.
@@ -80,6 +82,27 @@ def on_webtext_in_short() -> str:
 def limit(label: str) -> bootstrap.Interval:
   """Masked diffusion with one token per forward, nats per token of held-out text."""
   return runs_of().loss_of(runs_of().any_order(label, SEED))
+
+
+def _bound(name: str) -> dict:
+  """The record of one token per forward in a file of one model."""
+  return next(x for x in runs_of().lines(name) if "mean_nfe" not in x)
+
+
+def weighted() -> bootstrap.Interval:
+  """`limit` of masked diffusion with the weights of the self-speculative loss."""
+  return runs_of().loss_of(_bound("weighting.jsonl"))
+
+
+def trained_again() -> bootstrap.Interval:
+  """`limit` of the self-speculative model that began from the same base as `weighted`."""
+  return runs_of().loss_of(_bound("search.jsonl"))
+
+
+def trunk_gain() -> bootstrap.Interval:
+  """`weighted` - `trained_again`, text by text: what the trunk owes to more than the weights."""
+  ours, theirs = (texts_of(_bound(name)) for name in ("search.jsonl", "weighting.jsonl"))
+  return bootstrap.ratio_of_sums(np.subtract(ours.over, theirs.over).tolist(), ours.under)
 
 
 def trunk() -> str:
