@@ -22,22 +22,22 @@ TEXT="--data.source=text --data.tokenizer=tok512 --data.add_bos=true --data.path
 TEXT="$TEXT --data.valid_path=$VALIDATION --split=validation --length=128"
 STEPS=6,8,11,16,24,32,64,128
 rm -f $OUT/likelihood.jsonl
-# measure SEED NAME=CHECKPOINT ...
+# measure SEED SAMPLES NAME=CHECKPOINT ...
 measure() {
-  seed=$1
-  shift
+  seed=$1 samples=$2
+  shift 2
   # shellcheck disable=SC2086
   {
-    $PY experiments/ssmd_text8/sample.py --out=$OUT/points.jsonl --samples=1024 --steps=$STEPS --seed="$seed" $TEXT \
+    $PY experiments/ssmd_text8/sample.py --out=$OUT/points.jsonl --samples="$samples" --steps=$STEPS --seed="$seed" $TEXT \
       --judge=stories260K --judge_note="stories260K, which all models began from" "$@"
     $PY experiments/ssmd_text8/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$STEPS --seed="$seed" \
       --unit=nats_per_token $TEXT "$@"
   }
 }
 for seed in 0 1; do
-  measure $seed MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed
+  measure $seed 1024 MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed
 done
 # What the paper takes away, of one seed.
-measure 0 "no residual=runs/ssmd_stories/no_residual_0" "two causal=runs/ssmd_stories/two_causal_0"
+measure 0 256 "no residual=runs/ssmd_stories/no_residual_0" "two causal=runs/ssmd_stories/two_causal_0"
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_stories260k/samples.png
