@@ -174,12 +174,30 @@ def samples(folder: pathlib.Path = HERE) -> str:
 
 def search(folder: pathlib.Path = HERE) -> str:
   """Of all pairs of inner loops and windows those that no cheaper one equals in likelihood."""
-  runs = runs_of(folder)
-  lines = [x for x in runs.lines("search.jsonl") if x.get("dtau", 1.0) < 1]
-  best = pareto.front([-x["mean_nfe"] for x in lines], [x["nats_per_token"] for x in lines])
-  shown = sorted((x for x, on_front in zip(lines, best, strict=True) if on_front), key=_nfe)
-  rows = [(setting(x), f"{x['mean_nfe']:.1f}", runs.loss_of(x).shown(3)) for x in shown]
-  return markdown.table((f"best of {len(lines)}", "NFE", "nats per token"), rows)
+  runs, (grid, best) = runs_of(folder), _searched(folder)
+  rows = [(setting(x), f"{x['mean_nfe']:.1f}", runs.loss_of(x).shown(3)) for x in best]
+  return markdown.table((f"best of {len(grid)}", "NFE", "nats per token"), rows)
+
+
+def _searched(folder: pathlib.Path = HERE) -> tuple[list[dict], list[dict]]:
+  """All pairs, and those of `search` by their NFE."""
+  grid = [x for x in runs_of(folder).lines("search.jsonl") if x.get("dtau", 1.0) < 1]
+  on_front = pareto.front([-x["mean_nfe"] for x in grid], [x["nats_per_token"] for x in grid])
+  return grid, sorted((x for x, on in zip(grid, on_front, strict=True) if on), key=_nfe)
+
+
+def of_table_2() -> tuple[int, int]:
+  """How many settings of the paper's Table 2 were searched, and how many of these no cheaper one equals."""
+  known = {setting(x) for x in runs_of().held_out("SSMD", SEED)}
+  return tuple(sum(setting(x) in known for x in found) for found in _searched())
+
+
+def searched_differs() -> float:
+  """The largest difference between the two trainings at one setting, nats per token."""
+  first = {setting(x): x["nats_per_token"] for x in runs_of().held_out("SSMD", SEED)}
+  grid, _ = _searched()
+  again = {setting(x): x["nats_per_token"] for x in grid}
+  return max(abs(first[at] - again[at]) for at in first)
 
 
 def _nfe(line: dict) -> float:
