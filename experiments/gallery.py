@@ -137,6 +137,10 @@ ALL = (
     "ssmd_stories260k/samples.png", "ssmd_stories260k/tables.py", "draw",
     ("points.jsonl", "likelihood.jsonl"), _sh("ssmd_stories260k"),
   ),
+  Figure(
+    "ssmd_stories260k/ablations.png", "ssmd_stories260k/tables.py", "draw_ablations",
+    ("points.jsonl", "likelihood.jsonl"), _sh("ssmd_stories260k"),
+  ),
   _losses("owt_wiki", "curves", _sh("owt_wiki"), together=True),
   Figure(
     "owt_wiki/samples.png", "owt_wiki/tables.py", "draw", ("points.jsonl", "likelihood.jsonl"),

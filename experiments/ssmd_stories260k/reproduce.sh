@@ -40,4 +40,4 @@ done
 # What the paper takes away, of one seed.
 measure 0 256 "no residual=runs/ssmd_stories/no_residual_0" "two causal=runs/ssmd_stories/two_causal_0"
 $PY experiments/tables.py --write
-$PY experiments/gallery.py ssmd_stories260k/samples.png
+$PY experiments/gallery.py ssmd_stories260k/samples.png ssmd_stories260k/ablations.png

@@ -33,9 +33,7 @@ _BLOCKS = {"SSMD": 6} | {label: blocks for label, (_, blocks) in ABLATED.items()
 BESIDE_MDM = AnyOrderRuns(
   RUNS.folder, {"MDM": 5} | _BLOCKS, seeds=(0,), qualities=RUNS.qualities, names=_NAMES
 )
-BESIDE_SSMD = AnyOrderRuns(
-  RUNS.folder, _BLOCKS, seeds=(0,), qualities=RUNS.qualities, names=_NAMES
-)
+BESIDE_SSMD = AnyOrderRuns(RUNS.folder, _BLOCKS, seeds=(0,), qualities=RUNS.qualities, names=_NAMES)
 _SHOWN = "N = 1, Δτ = 0.083"
 
 
@@ -110,6 +108,11 @@ def in_short() -> str:
 def draw(path: pathlib.Path) -> None:
   """Spelling, judge NLL and likelihood against what was run. Bars: 95 % bootstrap over texts."""
   RUNS.draw(path, "cost, forwards of five blocks")
+
+
+def draw_ablations(path: pathlib.Path) -> None:
+  """The same of seed 0 with both ablations."""
+  BESIDE_MDM.draw(path, "cost, forwards of five blocks")
 
 
 def main(argv: list[str] | None = None) -> int:
