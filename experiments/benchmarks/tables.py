@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import statistics
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -332,6 +333,18 @@ def startup(part: str) -> tuple[float, float, float]:
   """(median, low, high) of a part of startup_cpu.jsonl."""
   (record,) = lines("startup_cpu.jsonl")
   return tuple(record[part][name] for name in ("median", "low", "high"))
+
+
+def kept_memory() -> tuple[float, float, float]:
+  """Tokens/s of training with freed memory kept / without: (median, low, high) of pairs."""
+  (record,) = lines("host_pages_cpu.jsonl")
+  return tuple(record["ratio"][name] for name in ("median", "low", "high"))
+
+
+def system_share(way: str) -> float:
+  """Median share of a training's processor time that went to the system, memory `kept` or `given_back`."""
+  (record,) = lines("host_pages_cpu.jsonl")
+  return statistics.median(record[f"{way}_system_share"])
 
 
 TABLES: Sequence[Any] = (
