@@ -105,6 +105,13 @@ def align(
   return jnp.where(equal_BxL[..., None], hidden_BxLxD, out_BxLxD)
 
 
+def _check_given(sizes: dict[str, int], **arguments: tuple[Any, str]) -> None:
+  """`checks.array` of the arguments that are given: name -> the array or None, and its kind."""
+  for name, (value, kind) in arguments.items():
+    if value is not None:
+      checks.array(name, value, kind, sizes)
+
+
 def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = "auto") -> SigmaLM:
   """A trunk of `config` with the causal blocks of `head` on top.
 
@@ -146,12 +153,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
   ) -> jax.Array:
     sizes: dict[str, int] = {}
     checks.array("tokens_BxL", tokens_BxL, "integer", sizes)
-    for name, value, kind in (
-      ("length_B", length_B, "integer"),
-      ("dropout_keys_B", dropout_keys_B, "key"),
-    ):
-      if value is not None:
-        checks.array(name, value, kind, sizes)
+    _check_given(sizes, length_B=(length_B, "integer"), dropout_keys_B=(dropout_keys_B, "key"))
     if length_B is not None:
       tokens_BxL = as_padding(tokens_BxL, length_B, config.pad_id)
     positions_BxL = jnp.broadcast_to(jnp.arange(tokens_BxL.shape[1]), tokens_BxL.shape)
@@ -172,12 +174,7 @@ def make_sigma_lm(config: TransformerConfig, head: HeadConfig, attention: str = 
     checks.array("tokens_BxL", tokens_BxL, "integer", sizes)
     checks.array("hidden_BxLxD", hidden_BxLxD, "float", sizes)
     checks.array("sigma_BxL", sigma_BxL, "integer", sizes)
-    for name, value, kind in (
-      ("equal_at_B", equal_at_B, "integer"),
-      ("dropout_keys_B", dropout_keys_B, "key"),
-    ):
-      if value is not None:
-        checks.array(name, value, kind, sizes)
+    _check_given(sizes, equal_at_B=(equal_at_B, "integer"), dropout_keys_B=(dropout_keys_B, "key"))
     # The last track would predict a place beyond the sequence: it points to itself and is dropped.
     next_BxL = jnp.concatenate([sigma_BxL[:, 1:], sigma_BxL[:, -1:]], axis=1)
     embedded = run(params, Transformer.embed, in_order(tokens_BxL, sigma_BxL))
