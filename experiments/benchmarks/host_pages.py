@@ -47,7 +47,6 @@ def main() -> int:
   given_back = kept | {"GLIBC_TUNABLES": ""}
   turns = [(run(kept), run(given_back)) for _ in range(args.turns)]
   found = {
-    "command": f"python {TRAIN}",
     "kept_tokens_per_second": [x[0] for x, _ in turns],
     "given_back_tokens_per_second": [y[0] for _, y in turns],
     "kept_system_share": [x[1] for x, _ in turns],
