@@ -117,7 +117,7 @@ def losses_in_short() -> str:
     (
       f"* By the clock verified SBD gains nothing: at best {one.speed(drafting='fused', block_size=4).shown()} times AR.",
       f"* CLLM\\* beats Jacobi Forcing: {cllm} tokens per forward against {forced}, with worse text.",
-      "* Self-speculation without output residual loses, unlike the paper's: masked diffusion costs "
+      "* Self-speculation without output residual loses, unlike the paper's: at equal likelihood masked diffusion costs "
       f"{stories.without_residual()} times as much.",
       f"* On proteins self-speculation can lose: at equal likelihood its trunk alone costs {protein.cheapest()} times as much.",
     )

@@ -22,7 +22,7 @@ BLOCKS = {"MDM": 5, "SSMD": 6, "SDTT1": 5, "SDTT2": 5}
 TRUNK = "TRUNK"  # of SSMD, alone
 # Of `--together`, by its own names.
 SCHEDULES = {f"trunk alone, {kind} steps": kind for kind in ("cosine", "linear")}
-WEBTEXT = {"before": "as trained on Wikipedia", "after": "after a pass over WebText"}
+WEBTEXT = {"before": "as trained on Wikipedia", "after": "after 500 updates on WebText"}
 JUDGES = {"judge": "NLL, judge trained here", "second_judge": "NLL, SmolLM2"}
 SEED = 0
 
@@ -89,18 +89,18 @@ def _bound(name: str) -> dict:
   return next(x for x in runs_of().lines(name) if "mean_nfe" not in x)
 
 
-def weighted() -> bootstrap.Interval:
+def mdm_weighted() -> bootstrap.Interval:
   """`limit` of masked diffusion with the weights of the self-speculative loss."""
   return runs_of().loss_of(_bound("weighting.jsonl"))
 
 
-def trained_again() -> bootstrap.Interval:
-  """`limit` of the self-speculative model that began from the same base as `weighted`."""
+def ssmd_trained_again() -> bootstrap.Interval:
+  """`limit` of the self-speculative model that began from the same base as that of `mdm_weighted`."""
   return runs_of().loss_of(_bound("search.jsonl"))
 
 
 def trunk_gain() -> bootstrap.Interval:
-  """`weighted` - `trained_again`, text by text: what the trunk owes to more than the weights."""
+  """`mdm_weighted` - `ssmd_trained_again`, nats per token, text by text: what the trunk gains beside the weights."""
   ours, theirs = (texts_of(_bound(name)) for name in ("search.jsonl", "weighting.jsonl"))
   return bootstrap.ratio_of_sums(np.subtract(ours.over, theirs.over).tolist(), ours.under)
 
@@ -157,7 +157,7 @@ def in_short() -> str:
   return (
     "web text at small scale (Wikipedia, a BPE of its own, one training each), by likelihood of held-out text: "
     f"{runs_of().costs('likelihood', 'SSMD')}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
-    f"own trunk alone costs {equal_quality.shown(trunk_costs())} times as much. On WebText, after a pass over some of it, "
+    f"own trunk alone costs {equal_quality.shown(trunk_costs())} times as much. On WebText, after 500 updates on some of it, "
     f"{on_webtext('after', next(iter(SCHEDULES))).costs('likelihood', 'SSMD')}. {young()}"
   )
 
@@ -187,7 +187,7 @@ def _searched(folder: pathlib.Path = HERE) -> tuple[list[dict], list[dict]]:
   return grid, sorted((x for x, on in zip(grid, on_front, strict=True) if on), key=_nfe)
 
 
-def of_table_2() -> tuple[int, int]:
+def table_2_on_front() -> tuple[int, int]:
   """How many settings of the paper's Table 2 were searched, and how many of these no cheaper one equals."""
   known = {setting(x) for x in runs_of().held_out("SSMD", SEED)}
   return tuple(sum(setting(x) in known for x in found) for found in _searched())

@@ -37,7 +37,7 @@ measure() {
 for seed in 0 1; do
   measure $seed 1024 MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed
 done
-# What the paper takes away, of one seed.
+# The paper's ablations, with one seed.
 measure 0 256 "no residual=runs/ssmd_stories/no_residual_0" "two causal=runs/ssmd_stories/two_causal_0"
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_stories260k/samples.png ssmd_stories260k/ablations.png
