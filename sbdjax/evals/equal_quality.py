@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -111,28 +112,40 @@ def least_interval(
   A lower bound of what the baseline costs, for a quality that it may not reach at all: all texts may be
   such a resample. Nothing is extrapolated.
   """
-  curve = [x.at for x in baseline]
-  at = _reached(curve, point.at[1], curve[-1][0])
+  curve_1xPx2 = np.array([[x.at for x in baseline]])
+  (at,) = _reached(curve_1xPx2, np.array([point.at[1]]), curve_1xPx2[:, -1, 0])
   drawn = _drawn([point, *baseline], same_texts, resamples)
-  return _interval(at / point.at[0], drawn, None)
+  return _interval(float(at) / point.at[0], drawn, None)
 
 
 def _drawn(points: Sequence[ByText], same_texts: bool, resamples: int) -> np.ndarray:
   """(cost, quality) of every point in every resample, [R, P, 2]."""
-  drawn_PxRx2 = []
-  for number, x in enumerate(points):
-    columns = np.array([x.cost, x.over, x.under], float)
-    cost_R, over_R, under_R = bootstrap.drawn_sums(columns, resamples, 0 if same_texts else number)
-    drawn_PxRx2.append(np.stack([cost_R / len(x.cost), over_R / under_R], axis=1))
-  return np.stack(drawn_PxRx2, axis=1)
+  found_PxRx2 = [
+    _resampled(ByText(*map(tuple, x)), resamples, 0 if same_texts else number)
+    for number, x in enumerate(points)
+  ]
+  return np.stack(found_PxRx2, axis=1)
 
 
-def _reached(curve: Curve, quality: float, never: float) -> float:
-  """`cost_at`, 0 from the first point on, and `never` where the curve does not have that quality."""
-  at = cost_at(curve, quality)
-  if at is None:
-    at = 0.0 if quality <= curve[0][1] else never
-  return at
+@functools.lru_cache(maxsize=64)  # a baseline stands beside every point of a curve
+def _resampled(x: ByText, resamples: int, seed: int) -> np.ndarray:
+  """(cost, quality) of a point in every resample, [R, 2]."""
+  cost_R, over_R, under_R = bootstrap.drawn_sums(np.array(x, float), resamples, seed)
+  return np.stack([cost_R / len(x.cost), over_R / under_R], axis=1)
+
+
+def _reached(curve_RxPx2: np.ndarray, quality_R: np.ndarray, never_R: np.ndarray) -> np.ndarray:
+  """`cost_at` in every resample, [R]; 0 from the first point on, and `never` where the curve does not have that quality."""
+  (cost_RxS, low_RxS), (next_RxS, high_RxS) = (
+    np.moveaxis(ends_RxSx2, -1, 0) for ends_RxSx2 in (curve_RxPx2[:, :-1], curve_RxPx2[:, 1:])
+  )
+  quality_Rx1 = quality_R[:, None]
+  inside_RxS = (low_RxS < quality_Rx1) & (quality_Rx1 <= high_RxS)
+  share_RxS = (quality_Rx1 - low_RxS) / np.where(inside_RxS, high_RxS - low_RxS, 1.0)
+  at_RxS = cost_RxS + share_RxS * (next_RxS - cost_RxS)
+  at_R = np.take_along_axis(at_RxS, np.argmax(inside_RxS, axis=1)[:, None], axis=1)[:, 0]
+  outside_R = np.where(quality_R <= curve_RxPx2[:, 0, 1], 0.0, never_R)
+  return np.where(inside_RxS.any(axis=1), at_R, outside_R)
 
 
 def _interval(value: float, drawn_RxPx2: np.ndarray, never: float | None) -> Interval:
@@ -140,10 +153,9 @@ def _interval(value: float, drawn_RxPx2: np.ndarray, never: float | None) -> Int
 
   `never`: what a quality costs that the baseline does not have; None: what its last point does.
   """
-  found_R = []
-  for (cost, quality), *curve in drawn_RxPx2:
-    most = curve[-1][0] if never is None else never
-    found_R.append(_reached(curve, quality, most) / cost)
+  point_Rx2, curve_RxPx2 = drawn_RxPx2[:, 0], drawn_RxPx2[:, 1:]
+  never_R = curve_RxPx2[:, -1, 0] if never is None else np.full(len(drawn_RxPx2), never)
+  found_R = _reached(curve_RxPx2, point_Rx2[:, 1], never_R) / point_Rx2[:, 0]
   tail = (1 - bootstrap.SHARE) / 2
   low, high = np.quantile(found_R, [tail, 1 - tail], method="closest_observation")
   return Interval(value, float(low), float(high))
