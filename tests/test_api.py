@@ -85,15 +85,15 @@ def test_generate_equals_the_sampler_run_by_hand(model, method):
 
 
 def test_a_single_prompt_ids_and_a_name_will_do(model, method):
-  (text,) = sbdjax.generate("stories260K-sbd", PROMPTS[0], method, max_tokens=8)
+  (text,) = sbdjax.generate("stories260K-sbd", PROMPTS[0], method, max_tokens=20)
   ids = model.tokenizer.encode(PROMPTS[0], bos=True)
-  (tokens,) = sbdjax.generate(model, ids, method, max_tokens=8)
+  (tokens,) = sbdjax.generate(model, ids, method, max_tokens=20)
   assert text.tokens == tokens.tokens
 
 
 def test_stream_ends_with_what_generate_gives(model, method):
-  frames = list(sbdjax.stream(model, PROMPTS[0], method, max_tokens=12))
-  (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=12)
+  frames = list(sbdjax.stream(model, PROMPTS[0], method, max_tokens=20))
+  (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=20)
   assert frames[-1].tokens == whole.tokens and frames[-1].finish == whole.finish
   assert {f.finish for f in frames[:-1]} == {"open"}
   assert len(frames) == whole.nfe + 1  # one after the prompt's forward
@@ -115,7 +115,7 @@ def test_a_stop_string_ends_a_text_and_its_cost(model, method):
 def test_requests_have_limits_stops_seeds_and_ends_of_their_own(model):
   """Each is the same prompt alone with the same settings, and they come back in order."""
   method, ask = sbdjax.decode.AR(sbdjax.decode.Categorical(2.0)), sbdjax.Request
-  (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=12, seed=4)
+  (whole,) = sbdjax.generate(model, PROMPTS[0], method, max_tokens=20, seed=4)
   ends, text = whole.tokens[5], whole.text[4:6]
   requests = [
     ask(PROMPTS[0], seed=4, id="long", meta=[1]),
@@ -125,7 +125,7 @@ def test_requests_have_limits_stops_seeds_and_ends_of_their_own(model):
     ask(PROMPTS[0], seed=4, eos_ids=[ends]),
     ask(PROMPTS[0], id="long"),
   ]
-  found = list(sbdjax.generate(model, requests, method, max_tokens=12))
+  found = list(sbdjax.generate(model, requests, method, max_tokens=20))
   assert [r.id for r in found] == ["long", 1, 2, "stopped", 4, "long"] and found[0].meta == [1]
   long, short, _, stopped, ended, drawn = found
   assert long.tokens == whole.tokens and short.tokens == whole.tokens[:3] and short.nfe == 3
@@ -139,12 +139,12 @@ def test_requests_have_limits_stops_seeds_and_ends_of_their_own(model):
 def test_a_request_alone_streamed_or_at_its_place_is_the_same(model):
   method, ask = sbdjax.decode.AR(sbdjax.decode.Categorical(2.0)), sbdjax.Request
   many = [ask(PROMPTS[0], id="a"), PROMPTS[1], ask("Lily", seed=2, eos_ids=[])]
-  first, second, third = sbdjax.generate(model, many, method, max_tokens=12)
-  by_place = list(sbdjax.generate(model, PROMPTS, method, max_tokens=12))
+  first, second, third = sbdjax.generate(model, many, method, max_tokens=20)
+  by_place = list(sbdjax.generate(model, PROMPTS, method, max_tokens=20))
   assert second.tokens == by_place[1].tokens and first.tokens != by_place[0].tokens
   for request, expected in ((many[0], first), (many[2], third)):
-    *_, last = sbdjax.stream(model, request, method, max_tokens=12)
-    (alone,) = sbdjax.generate(model, request, method, max_tokens=12)
+    *_, last = sbdjax.stream(model, request, method, max_tokens=20)
+    (alone,) = sbdjax.generate(model, request, method, max_tokens=20)
     assert last.tokens == alone.tokens == expected.tokens and last.id == alone.id
 
 
@@ -233,7 +233,7 @@ def test_score_of_masked_diffusion_is_the_any_order_bound():
 
 def test_a_path_is_read_again_by_every_call(tmp_path, model):
   sbdjax.save_pretrained(tmp_path / "model", model)
-  text = lambda: next(sbdjax.generate(tmp_path / "model", PROMPTS[:1], max_tokens=8)).text
+  text = lambda: next(sbdjax.generate(tmp_path / "model", PROMPTS[:1], max_tokens=20)).text
   before = text()
   other = jax.tree.map(lambda x: x, model.params)
   other["embedding"] = other["embedding"][::-1]

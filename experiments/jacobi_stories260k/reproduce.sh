@@ -11,9 +11,9 @@ ONCE="$PY -m sbdjax train --config=preset:stories_jacobi:once \
 $PY -m sbdjax train --config=preset:stories_jacobi --workdir=runs/jacobi
 $ONCE --workdir=runs/jacobi_cllm --config.loss.mask=clean --config.data.noise.schedule=random
 
-# Tables 4 and 5, and the weight of the AR loss: short trainings that differ in one setting each.
-SHORT="--config.train.steps=100 --config.train.eval_every=0"
-ablate() { $ONCE $SHORT --workdir="runs/jacobi_ablation/$1" "${@:2}"; }
+# Tables 4 and 5, and the weight of the AR loss: trainings that see each text once, and differ in one setting.
+SHORTER="--config.train.steps=562 --config.train.eval_every=0"
+ablate() { $ONCE $SHORTER --workdir="runs/jacobi_ablation/$1" "${@:2}"; }
 ablate linear16
 ablate linear8 --config.data.noise.window=8
 ablate linear32 --config.data.noise.window=32

@@ -81,15 +81,25 @@ def inverse(found: Interval) -> Interval:
 
 
 def ablation(rows: list[dict]) -> str:
-  """Tables 4 and 5: forwards per token, as the paper has it, and its inverse."""
+  """Tables 4 and 5: forwards per token, as the paper has it, and its inverse.
+
+  The first row is AR decoding of the original model, the second the training that the others differ from.
+  """
+  original, first = rows[:2]
+  head = (
+    "training", "forwards per token", "tokens per forward", "times the first's", "judge NLL",
+    "against the original", "repeats", "distinct-2",
+  )  # fmt: skip
   return markdown.table(
-    ("training", "forwards per token", "tokens per forward", "judge NLL", "repeats", "distinct-2"),
+    head,
     [
       (
         r["settings"]["sweep"]["label"],
         inverse(paired.tokens_per_forward(r)).shown(3),
         paired.tokens_per_forward(r).shown(2),
+        None if r in (original, first) else paired.forwards_ratio(r, first).shown(3),
         paired.judge_nll(r).shown(3),
+        markdown.against(r, original),
         paired.repetition(r).shown(3),
         f"{r['distinct_2']:.3f}",
       )

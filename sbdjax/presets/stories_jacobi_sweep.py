@@ -3,8 +3,8 @@
   python -m sbdjax sweep --config=preset:stories_jacobi_sweep:methods --workdir=runs/jf_methods
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
-(Figure 5b: tokens per forward against block size) and `ablation` (Tables 4 and 5: the short trainings
-of experiments/jacobi_stories260k/reproduce.sh). Prompts are the beginnings of 240 test stories;
+(Figure 5b: tokens per forward against block size) and `ablation` (Tables 4 and 5: the trainings of
+experiments/jacobi_stories260k/reproduce.sh that differ in one setting). Prompts are the beginnings of 240 test stories;
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """
 
@@ -23,7 +23,7 @@ LABELS = {
   ROUND1: "Jacobi Forcing, round 1",
   ROUND2: "Jacobi Forcing, round 2",
 }
-# Folder under runs/jacobi_ablation -> label.
+# Folder under runs/jacobi_ablation -> label; the others differ from the first in one setting.
 ABLATION = {
   "linear16": "linear, window 16, NC",
   "linear8": "linear, window 8, NC",
@@ -70,7 +70,7 @@ def _blocks() -> list[dict]:
 
 
 def _ablation() -> list[dict]:
-  points = []
+  points = [_point(BASE, name="ar")]
   for folder, label in ABLATION.items():
     points.append(_point(f"runs/jacobi_ablation/{folder}", block_size=16) | {"sweep.label": label})
   return points
