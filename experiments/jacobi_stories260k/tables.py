@@ -2,7 +2,7 @@
 
   python experiments/jacobi_stories260k/tables.py --points=experiments/jacobi_stories260k
 
-Reads methods.jsonl, ablation.jsonl and blocks.jsonl there, those that are there; prints Markdown
+Reads methods.jsonl, ablation.jsonl, ar_weight.jsonl and blocks.jsonl there, those that are there; prints Markdown
 and draws blocks.png.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 
 from sbdjax import figures
 from sbdjax.bootstrap import Interval
@@ -80,32 +81,26 @@ def inverse(found: Interval) -> Interval:
   return Interval(1 / found.value, 1 / found.high, 1 / found.low)
 
 
-def ablation(rows: list[dict]) -> str:
-  """Tables 4 and 5: forwards per token, as the paper has it, and its inverse.
-
-  The first row is AR decoding of the original model, the second the training that the others differ from.
-  """
-  original, first = rows[:2]
-  head = (
-    "training", "forwards per token", "tokens per forward", "times the first's", "judge NLL",
-    "against the original", "repeats", "distinct-2",
-  )  # fmt: skip
-  return markdown.table(
-    head,
-    [
-      (
-        r["settings"]["sweep"]["label"],
-        inverse(paired.tokens_per_forward(r)).shown(3),
-        paired.tokens_per_forward(r).shown(2),
-        None if r in (original, first) else paired.forwards_ratio(r, first).shown(3),
-        paired.judge_nll(r).shown(3),
-        markdown.against(r, original),
-        paired.repetition(r).shown(3),
-        f"{r['distinct_2']:.3f}",
-      )
-      for r in rows
-    ],
-  )
+def trainings(rows: list[dict]) -> str:
+  """Trainings that differ from the first in one setting: forwards per token, as the paper has it, and its inverse."""
+  original = paired.original_of(rows)
+  rows = [r for r in rows if r is not original]
+  cells: dict[str, Callable[[dict], str | None]] = {
+    "training": lambda r: r["settings"]["sweep"]["label"],
+    "forwards per token": lambda r: inverse(paired.tokens_per_forward(r)).shown(3),
+    "tokens per forward": lambda r: paired.tokens_per_forward(r).shown(2),
+    "times the first's": lambda r: (
+      None if r is rows[0] else paired.forwards_ratio(r, rows[0]).shown(3)
+    ),
+    "judge NLL": lambda r: paired.judge_nll(r).shown(3),
+  }
+  if original is not None:
+    cells["against the original"] = lambda r: markdown.against(r, original)
+  cells |= {
+    "repeats": lambda r: paired.repetition(r).shown(3),
+    "distinct-2": lambda r: f"{r['distinct_2']:.3f}",
+  }
+  return markdown.table(list(cells), [[of(r) for of in cells.values()] for r in rows])
 
 
 def recorded_methods() -> str:
@@ -115,7 +110,12 @@ def recorded_methods() -> str:
 
 def recorded_ablation() -> str:
   """Tables 4 and 5 of the page."""
-  return ablation(read(HERE / "ablation.jsonl"))
+  return trainings(read(HERE / "ablation.jsonl"))
+
+
+def recorded_ar_weight() -> str:
+  """What the weight of the AR loss does."""
+  return trainings(read(HERE / "ar_weight.jsonl"))
 
 
 def point(name: str, label: str, decoding: str, block_size: int = 16) -> dict:
@@ -306,11 +306,13 @@ def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--points", required=True, help="folder of the .jsonl files")
   folder = pathlib.Path(parser.parse_args(argv).points)
-  found = {name: read(folder / f"{name}.jsonl") for name in ("methods", "ablation", "blocks")}
+  names = ("methods", "ablation", "ar_weight", "blocks")
+  found = {name: read(folder / f"{name}.jsonl") for name in names}
   if found["methods"]:
     print(methods(found["methods"]), end="\n\n")
-  if found["ablation"]:
-    print(ablation(found["ablation"]), end="\n\n")
+  for name in ("ablation", "ar_weight"):
+    if found[name]:
+      print(trainings(found[name]), end="\n\n")
   if found["blocks"]:
     draw_blocks(folder / "blocks.png", found["blocks"])
   return 0

@@ -3,8 +3,9 @@
   python -m sbdjax sweep --config=preset:stories_jacobi_sweep:methods --workdir=runs/jf_methods
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
-(Figure 5b: tokens per forward against block size) and `ablation` (Tables 4 and 5: the trainings of
-experiments/jacobi_stories260k/reproduce.sh that differ in one setting). Prompts are the beginnings of 240 test stories;
+(Figure 5b: tokens per forward against block size), `ablation` (Tables 4 and 5) and `ar_weight` (the
+weight of the AR loss); both of trainings that differ in one setting, which
+experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """
 
@@ -23,7 +24,7 @@ LABELS = {
   ROUND1: "Jacobi Forcing, round 1",
   ROUND2: "Jacobi Forcing, round 2",
 }
-# Folder under runs/jacobi_ablation -> label; the others differ from the first in one setting.
+# Folder of a training -> label; the others of a table differ from its first in one setting.
 ABLATION = {
   "linear16": "linear, window 16, NC",
   "linear8": "linear, window 8, NC",
@@ -33,8 +34,11 @@ ABLATION = {
   "nc_ic4": "linear, window 16, NC-IC over 4 blocks",
   "noisy_window4": "linear, window 16, NC over 4 blocks, clean before (public code)",
   "clean": "linear, window 16, clean context",
-  "ar0.1": "linear, window 16, NC, w = 0.1",
-  "ar10": "linear, window 16, NC, w = 10",
+}
+AR_WEIGHT = {
+  "w2": "linear, window 16, NC",
+  "w0.1": "linear, window 16, NC, w = 0.1",
+  "w10": "linear, window 16, NC, w = 10",
 }
 RECYCLING: dict[str, Any] = {"pool": "ngrams", "num_candidates": 4}
 MULTIBLOCK: dict[str, Any] = {"name": "jacobi_multiblock", "num_blocks": 2, "spawn_ratio": 0.85}
@@ -69,19 +73,22 @@ def _blocks() -> list[dict]:
   return [*vanilla, *(_point(ROUND2, block_size=k, **way) for way in ways for k in sizes)]
 
 
-def _ablation() -> list[dict]:
+def _trained(folder: str, labels: dict[str, str]) -> list[dict]:
+  """AR of the original model, and Jacobi decoding of every training."""
   points = [_point(BASE, name="ar")]
-  for folder, label in ABLATION.items():
-    points.append(_point(f"runs/jacobi_ablation/{folder}", block_size=16) | {"sweep.label": label})
+  for name, label in labels.items():
+    points.append(_point(f"{folder}/{name}", block_size=16) | {"sweep.label": label})
   return points
 
 
+_MANY = dict(batch_size=30, repeats=0)
 # variant -> (what is measured on, the points)
 VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
   {
     "methods": (dict(batch_size=1, repeats=3, timed_prompts=12), _methods),
     "blocks": (dict(batch_size=16, repeats=0), _blocks),
-    "ablation": (dict(batch_size=30, repeats=0), _ablation),
+    "ablation": (_MANY, lambda: _trained("runs/jacobi_ablation", ABLATION)),
+    "ar_weight": (_MANY, lambda: _trained("runs/jacobi_ar_weight", AR_WEIGHT)),
   }
 )
 
