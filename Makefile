@@ -7,7 +7,7 @@ RUN    := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 
-# Compiled programs are kept between runs; several fake CPU devices need NPROC (README, "Traps").
+# Compiled programs are kept between runs; several fake CPU devices need NPROC (docs/install.md, "Traps").
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 export NPROC ?= 16

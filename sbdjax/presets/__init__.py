@@ -52,7 +52,7 @@ def load(name: str) -> Any:
     UsageError: there is no such preset or variant.
 
   Example:
-    config = sbdjax.presets.load("stories_sbd:cpu")
+    config = sbdjax.presets.load("stories_sbd:recipe")
     config.train.steps = 100
     sbdjax.train(config, "runs/mine")
   """
