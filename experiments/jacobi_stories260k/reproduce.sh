@@ -17,7 +17,6 @@ ablate() {
 }
 ablate linear16
 ablate linear8 --config.data.noise.window=8
-ablate linear32 --config.data.noise.window=32
 ablate random --config.data.noise.schedule=random
 ablate reverse16 --config.data.noise.schedule=reverse
 ablate nc_ic4 --config.loss.mask=clean_window --config.loss.window=4

@@ -28,7 +28,6 @@ LABELS = {
 ABLATION = {
   "linear16": "linear, window 16, NC",
   "linear8": "linear, window 8, NC",
-  "linear32": "linear, window 32, NC",
   "random": "random, NC",
   "reverse16": "reverse, window 16, NC",
   "nc_ic4": "linear, window 16, NC-IC over 4 blocks",
