@@ -27,9 +27,14 @@ def lm_of(**changes):
   return _lm(config(**changes))
 
 
-@functools.cache
+_BY_CONFIG = {}
+
+
 def _shapes(lm):
-  return jax.eval_shape(lm.init, jax.random.key(0))
+  key = (lm.config, getattr(lm, "head", None))
+  if key not in _BY_CONFIG:
+    _BY_CONFIG[key] = jax.eval_shape(lm.init, jax.random.key(0))
+  return _BY_CONFIG[key]
 
 
 def random_params(lm, seed=0, embedding_scale=1.0):

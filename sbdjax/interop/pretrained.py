@@ -28,6 +28,7 @@ from sbdjax.lm import LM, make_lm
 from sbdjax.nn.adapter import DTYPE as ADAPTER_DTYPE
 from sbdjax.nn.adapter import is_leaf
 from sbdjax.nn.config import TransformerConfig
+from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
 # Checkpoints inside the package, by the name users give.
@@ -305,15 +306,23 @@ def _is_hugging_face(folder: pathlib.Path) -> bool:
   return bool({"architectures", "model_type"} & settings.keys())
 
 
+@functools.lru_cache(maxsize=64)
+def _abstract_params(config: TransformerConfig, head: HeadConfig | None) -> Any:
+  """Shapes and dtypes of a model's parameters; tracing the network takes longer than to compare them."""
+  lm = make_lm(config) if head is None else make_sigma_lm(config, head)
+  return jax.eval_shape(lm.init, jax.random.key(0))
+
+
 def check_params(lm: LM | SigmaLM, params: Any, where: str) -> None:
   """Compares names and shapes with what the configuration asks for.
 
   Raises:
     CheckpointError: naming the first tensor that is missing, unknown or of another shape.
   """
+  abstract = _abstract_params(lm.config, lm.head if isinstance(lm, SigmaLM) else None)
   expected = {
     jax.tree_util.keystr(p, simple=True, separator="."): x.shape
-    for p, x in jax.tree_util.tree_leaves_with_path(jax.eval_shape(lm.init, jax.random.key(0)))
+    for p, x in jax.tree_util.tree_leaves_with_path(abstract)
   }
   found = {
     jax.tree_util.keystr(p, simple=True, separator="."): x.shape

@@ -97,7 +97,10 @@ def test_widths_are_those_of_the_forwards_that_are_traced():
   "settings",
   [
     {"name": "sbd_verified", "block_size": 3, "drafting": "alternating"},
-    {"name": "sbd_verified", "block_size": 3, "drafting": "fan_out", "points": 0},
+    pytest.param(
+      {"name": "sbd_verified", "block_size": 3, "drafting": "fan_out", "points": 0},
+      marks=pytest.mark.long,
+    ),
     {"name": "sbd_verified", "drafting": "none", "lookup": "text", "lookup_tokens": 4},
   ],
   ids=lambda settings: settings["drafting"],

@@ -18,6 +18,7 @@ from sbdjax.errors import UsageError
 from sbdjax.settings import parse_value
 from tests import models
 from tests.decode import fill_reference
+from tests.jit import quick_jit
 
 LM = models.lm_of(mask_id=12)
 PARAMS = models.random_params(LM)
@@ -302,14 +303,20 @@ def test_every_method_says_where_it_works(name):
   given |= {"attention": "full"} if "attention" in types else {}
   decoding = from_flat(given)
   lm = LM if isinstance(LM, decoding.method.models) else fill_reference.self_speculative(LM)
-  sampler = decoding.method.sampler(lm, decoding.limits(()))
-  state = sampler.init(PARAMS, *PROMPT, jax.random.key(0))
-  canvas = decoding.method.canvas(state)
-  np.testing.assert_array_equal(canvas.start_B, PROMPT[1])
-  assert canvas.size == CANVAS_SIZES.get(name, 4)
-  drafts = decoding.method.last_drafts(state)
+  sampler, sizes = decoding.method.sampler(lm, decoding.limits(())), []
+
+  def shown(params, *prompt):
+    state = sampler.init(params, *prompt, jax.random.key(0))
+    canvas = decoding.method.canvas(state)
+    sizes.append(canvas.size)
+    return canvas.start_B, decoding.method.last_drafts(state)
+
+  start_B, drafts = quick_jit(shown)(PARAMS, *PROMPT)
+  (size,) = sizes
+  np.testing.assert_array_equal(start_B, PROMPT[1])
+  assert size == CANVAS_SIZES.get(name, 4)
   if drafts is not None:
-    np.testing.assert_array_equal(drafts, np.full((2, canvas.size), -1))
+    np.testing.assert_array_equal(drafts, np.full((2, size), -1))
 
 
 def test_a_model_a_method_is_not_for():
@@ -361,8 +368,9 @@ def lab(tmp_path, monkeypatch):
 
 
 def run(method):
-  state = decode.decode(method.sampler(LM, decode.Limits(6)), PARAMS, *PROMPT, jax.random.key(0))
-  return jax.device_get(state.out)
+  sampler = method.sampler(LM, decode.Limits(6))
+  decoded = quick_jit(lambda *args: decode.decode(sampler, *args).out)
+  return jax.device_get(decoded(PARAMS, *PROMPT, jax.random.key(0)))
 
 
 def test_a_rule_and_a_method_from_outside(lab):

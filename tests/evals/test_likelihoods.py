@@ -15,6 +15,7 @@ from sbdjax.likelihood import ssmd as exact
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from tests import models
+from tests.jit import quick_jit
 
 MASK = 27
 SIGMA = make_sigma_lm(
@@ -32,7 +33,7 @@ GIVEN = np.array([True, False, False, True, False])
 def test_masked_diffusion_in_one_step_draws_all_tokens_apart():
   one, most = likelihoods.in_steps(MODEL, ROWS, KEYS, [1, 1000], "cosine", 2, GIVEN)
   noisy = np.where(GIVEN, ROWS, MASK)
-  logits = mdm.predictor(SIGMA)(MODEL.params, noisy, np.array([5, 5]))
+  logits = quick_jit(mdm.predictor(SIGMA))(MODEL.params, noisy, np.array([5, 5]))
   log_p = jax.nn.log_softmax(logits[..., :MASK])
   nll = -np.take_along_axis(np.asarray(log_p), ROWS[..., None], 2)[..., 0]
   np.testing.assert_allclose(one.estimate.nats, nll[:, ~GIVEN].mean(), rtol=1e-5)
@@ -56,9 +57,12 @@ def test_self_speculative_sampling_is_conditioned_on_what_is_given():
   # The sampler's orders begin with what is given, too.
   drawn = ssmd.generation_order(KEYS[0], GIVEN, ~GIVEN)
   assert drawn[:2].tolist() == [0, 3]
-  passes = elbo.pass_log_probs(SIGMA, MODEL.params, ROWS[0], sigma)
+  passes = quick_jit(lambda params: elbo.pass_log_probs(SIGMA, params, ROWS[0], sigma))(
+    MODEL.params
+  )
+  totals = quick_jit(lambda passes, window, n: exact.totals(*passes, window, n, start=2))
   for one, (n, window) in zip(found, rules, strict=True):
-    expected = exact.totals(*passes, window(5), n, start=2)
+    expected = totals(passes, window(5), n)
     np.testing.assert_allclose(one.estimate.nats, -expected.log_prob / 3, rtol=1e-4)
     np.testing.assert_allclose(one.mean_nfe, exact.mean_nfe(expected.mean_counts, 1, 1), rtol=1e-4)
   assert [likelihoods.line_of(one)["n_inner"] for one in found] == [1, 0, 2]
@@ -92,7 +96,8 @@ def test_both_samplers_in_the_same_orders():
 def test_the_any_order_bound_names_no_nfe():
   got = likelihoods.any_order(MODEL, ROWS, KEYS, 4, GIVEN)
   predict = mdm.predictor(SIGMA)
-  expected = elbo.any_order(predict, MASK, MODEL.params, ROWS, KEYS, 4, GIVEN)
+  run = quick_jit(lambda params: elbo.any_order(predict, MASK, params, ROWS, KEYS, 4, GIVEN))
+  expected = run(MODEL.params)
   np.testing.assert_allclose(got.estimate.nats, -np.mean(expected) / 3, rtol=1e-5)
   assert "mean_nfe" not in likelihoods.line_of(got) and got.estimate.samples == 4
 
@@ -101,7 +106,7 @@ def test_the_loss_by_number_of_masks():
   """One mask: any of the three unknown places; all masked: one pass, no chance in it."""
   rows = np.tile(ROWS[:1], (400, 1))
   nats = likelihoods.by_masks(MODEL, rows, KEYS[0], GIVEN)
-  predict = mdm.predictor(SIGMA)
+  predict = quick_jit(mdm.predictor(SIGMA))
 
   def nll(masked):
     noisy = np.where(masked, MASK, ROWS[:1])

@@ -41,11 +41,13 @@ def attend(q, k, v, rule, block_q, block_k):
 
 
 # No size divides 141, 140 or 150: padded queries, and last tiles that overlap those before.
-# What training masks have in common is in one of them; the others are long.
+# What masks have in common is in these; the others are long.
+OFTEN = ("sbd_documents", "cached_5_2", "cached_70_70", "draft_tree", "jacobi_cached")
+
+
 @pytest.mark.parametrize(
   "name",
-  [pytest.param(n, marks=[pytest.mark.long] * (n != "sbd_documents")) for n in TRAINING]
-  + list(DECODING),
+  [pytest.param(n, marks=[pytest.mark.long] * (n not in OFTEN)) for n in (*TRAINING, *DECODING)],
 )
 def test_equals_dense_attention(name):
   case = {**TRAINING, **DECODING}[name]

@@ -118,7 +118,7 @@ def test_the_any_order_bound_averages_one_token_at_a_time():
   assert got.mean(1).std() < 0.9 * got[:, 0].std() / samples**0.5
 
 
-@pytest.mark.parametrize("steps", [1, 2, 40])
+@pytest.mark.parametrize("steps", [1, 2, 12])
 def test_a_text_under_plans_is_what_the_sampler_draws_it_with(steps):
   """Against the sampler's law enumerated: a token's step is drawn, tokens of a step are independent."""
   length = 3
@@ -163,7 +163,10 @@ def test_given_places_are_known_from_the_start():
   x = np.array([2, 0, 1])
   given = np.array([True, False, True])
   keys = jax.random.split(jax.random.key(0), 5)
-  got = elbo.any_order(predict, 3, table, jnp.tile(x, (5, 1)), keys, 2, given)
+  run = quick_jit(
+    lambda keys: elbo.any_order(predict, 3, table, jnp.tile(x, (5, 1)), keys, 2, given)
+  )
+  got = run(keys)
   logits = table[np.array([2, 3, 1]) @ weight, 1, :3].astype(np.float64)
   expected = logits[x[1]] - math.log(np.exp(logits).sum())
   np.testing.assert_allclose(got, np.full((5, 2), expected), rtol=1e-5)

@@ -21,11 +21,15 @@ def test_a_plan_along_an_order_is_worth_what_its_own_forwards_say(start):
   step_D = np.array([0, 1, 1, 3, 3], np.int32)
   step_L = np.empty(L, np.int32)
   step_L[SIGMA] = step_D
-  expected = elbo.over_plans(
-    predictor(MODEL), MODEL.mask_id, PARAMS, TOKENS[None], KEY[None],
-    lambda key, hidden: jnp.asarray(step_L), given_L=given,
+  alone = quick_jit(
+    lambda params: elbo.over_plans(
+      predictor(MODEL), MODEL.mask_id, params, TOKENS[None], KEY[None],
+      lambda key, hidden: jnp.asarray(step_L), given_L=given,
+    )
   )  # fmt: skip
-  draft, _ = elbo.pass_log_probs(MODEL, PARAMS, TOKENS, SIGMA, chunk=2)
+  expected = alone(PARAMS)
+  passes = quick_jit(lambda params: elbo.pass_log_probs(MODEL, params, TOKENS, SIGMA, chunk=2))
+  draft, _ = passes(PARAMS)
   got = together.along_order(draft, step_D, start)
   np.testing.assert_allclose(got.log_prob, expected.log_prob[0, 0], rtol=1e-5)
   assert int(got.forwards) == int(expected.forwards[0, 0]) == (3 if start == 0 else 2)
@@ -47,14 +51,22 @@ def test_both_samplers_have_the_values_of_each_alone():
   np.testing.assert_allclose(one, np.full((200, 2), one[0, 0]), rtol=1e-4)
   assert (in_steps.forwards[:, 0] == 1).all() and in_steps.forwards[:, 1].mean() > L - 1.1
   for values, plan in ((most, plans[1]), (few, plans[2])):
-    alone = elbo.over_plans(
-      predictor(MODEL), MODEL.mask_id, PARAMS, np.tile(TOKENS, (400, 1)),
-      jax.random.split(KEY, 400), plan, given_L=given,
-    ).log_prob  # fmt: skip
+    run = quick_jit(
+      lambda params, plan=plan: elbo.over_plans(
+        predictor(MODEL), MODEL.mask_id, params, np.tile(TOKENS, (400, 1)),
+        jax.random.split(KEY, 400), plan, given_L=given,
+      )
+    )  # fmt: skip
+    alone = np.asarray(run(PARAMS).log_prob)
     error = (values.var() / values.size + alone.var() / alone.size) ** 0.5
     assert abs(values.mean() - alone.mean()) < 4 * error
   first = jax.random.split(jax.random.split(KEY, 200)[0])[0]
   sigma = elbo.random_order(first, jnp.asarray(given))
-  passes = elbo.pass_log_probs(MODEL, PARAMS, TOKENS, sigma)
-  expected = ssmd.totals(*passes, *rules[1], start=1)
+
+  @quick_jit
+  def one_order(params):
+    passes = elbo.pass_log_probs(MODEL, params, TOKENS, sigma)
+    return ssmd.totals(*passes, *rules[1], start=1)
+
+  expected = one_order(PARAMS)
   np.testing.assert_allclose(speculative.log_prob[0, 1], expected.log_prob, rtol=1e-4)

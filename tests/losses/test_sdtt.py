@@ -1,6 +1,7 @@
 """Self-distillation through time: summed term by term over a table, and one round of an exact teacher."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from sbdjax.train import state as state_lib
 from sbdjax.train.optim import OptimConfig, make_optimizer
 from sbdjax.train.step import TrainStepConfig, make_train_step
 from tests import models
+from tests.jit import quick_jit
 from tests.losses import table_model
 from tests.losses.table_model import MASK, TABLE, V
 from tests.reference import network
@@ -58,7 +60,8 @@ def test_the_loss_is_the_sum_of_the_papers_terms(monkeypatch, steps, taken, kind
   batch, key = batch_of(5), jax.random.key(3)
   drawn = np.random.default_rng(1).integers(0, MASK, batch["tokens"].shape)
   monkeypatch.setattr(sdtt, "_draw", lambda *args: jnp.asarray(drawn))
-  time_B, step_BxL = map(np.asarray, sdtt.draw_times(loss, batch, key))
+  draw = quick_jit(functools.partial(sdtt.draw_times, loss))
+  time_B, step_BxL = map(np.asarray, draw(batch, key))
   total, weight = 0.0, 0.0
   for row in range(5):
     length = int(batch["segment_ids"][row].sum())
@@ -76,14 +79,16 @@ def test_the_loss_is_the_sum_of_the_papers_terms(monkeypatch, steps, taken, kind
       kl = sum(np.exp(x) * (x - y) for x, y in zip(a, b, strict=True) if np.isfinite(x))
       total += batch["weights"][row, place] * kl
       weight += batch["weights"][row, place]
-  found = loss(LM_OF_TABLE, {"table": jnp.asarray(OTHER)}, batch, key, table_model.PARAMS)
+  run = quick_jit(lambda params, teacher: loss(LM_OF_TABLE, params, batch, key, teacher))
+  found = run({"table": jnp.asarray(OTHER)}, table_model.PARAMS)
   np.testing.assert_allclose(found[:2], (total, weight), rtol=2e-5)
   assert weight > 5 and found[2]["kl"][0] == found[0]
 
 
 def test_times_and_masks_are_those_of_the_linear_schedule():
   loss, rows = sdtt.SDTTLoss(steps=8, teacher_steps=2), 4000
-  time_B, step_BxL = map(np.asarray, sdtt.draw_times(loss, batch_of(rows), jax.random.key(0)))
+  draw = quick_jit(functools.partial(sdtt.draw_times, loss))
+  time_B, step_BxL = map(np.asarray, draw(batch_of(rows), jax.random.key(0)))
   counts = np.bincount(time_B, minlength=9)[2::2]
   assert set(time_B) == {2, 4, 6, 8} and stats.chisquare(counts).pvalue > 1e-3
   assert (step_BxL[0, :2] == 8).all()  # given tokens are never masked
@@ -95,11 +100,9 @@ def test_drawn_tokens_have_the_teachers_distribution():
   loss, rows = sdtt.SDTTLoss(), 6000
   batch = batch_of(rows, 2)
   hidden = jnp.full((rows, 2, 1), 17.0)
-  drawn = np.asarray(
-    sdtt._draw(
-      loss, LM_OF_TABLE, table_model.PARAMS, batch, hidden, jnp.ones((rows, 2), bool), jax.random.key(1)
-    )
-  )  # fmt: skip
+  draw = quick_jit(functools.partial(sdtt._draw, loss, LM_OF_TABLE))
+  open_BxL = jnp.ones((rows, 2), bool)
+  drawn = np.asarray(draw(table_model.PARAMS, batch, hidden, open_BxL, jax.random.key(1)))
   logits = TABLE[17].astype(np.float64)
   p = np.exp(network.log_softmax(np.where(np.arange(V) == MASK, -np.inf, logits)))
   for place in (0, 1):
@@ -150,8 +153,9 @@ def test_an_exact_teacher_has_nothing_to_teach():
     jax.random.key(2),
     jnp.asarray(table),
   )
-  times = sdtt.draw_times(loss, batch, key)
-  target = np.asarray(sdtt.teach(loss, lm, teacher, batch, times, key), np.float64)
+  times = quick_jit(functools.partial(sdtt.draw_times, loss))(batch, key)
+  run = quick_jit(functools.partial(sdtt.teach, loss, lm))
+  target = np.asarray(run(teacher, batch, times, key), np.float64)
   everything_B = np.asarray((times[1] < times[0][:, None]).all(1))  # rows without a hint
   target = np.exp(target[everything_B][:, :, :vocab])
   assert len(target) > 4000

@@ -28,8 +28,18 @@ def last_layer(params):
   return stack[-1] if isinstance(stack, tuple) else jax.tree.map(lambda x: x[-1], stack)
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", [*VARIANTS, "deep", "large"])
+# One row only separates the layers, which a few models show.
+_FORWARDS = [(name, rows) for rows in (1, 2) for name in (*VARIANTS, "deep", "large")]
+_OFTEN_ALONE = ("qwen2", "gpt2", "large", "deep")
+
+
+@pytest.mark.parametrize(
+  ("name", "rows"),
+  [
+    pytest.param(name, rows, marks=[pytest.mark.long] * (rows == 1 and name not in _OFTEN_ALONE))
+    for name, rows in _FORWARDS
+  ],
+)
 def test_forward_equals_numpy(name, rows, monkeypatch):
   # Two layers that stay stacked as many do: more of them round to more than 2e-5 on some processors,
   # with prepared parameters and without.
@@ -52,8 +62,15 @@ def test_forward_equals_numpy(name, rows, monkeypatch):
     np.testing.assert_allclose(found[row], network.forward(lm.config, *args), atol=2e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("widths", [(1,) * 4, (5, 1, 3)])
+@pytest.mark.parametrize(
+  ("widths", "rows"),
+  [
+    ((1,) * 4, 1),
+    ((5, 1, 3), 2),
+    pytest.param((1,) * 4, 2, marks=pytest.mark.long),
+    pytest.param((5, 1, 3), 1, marks=pytest.mark.long),
+  ],
+)
 @pytest.mark.parametrize(
   "changes",
   [{}, pytest.param(dict(remat="full", tie_embeddings=False), marks=pytest.mark.long)],
@@ -120,7 +137,7 @@ def test_a_transposed_weight(rows):
   assert linear(x.astype(jnp.bfloat16), Transposed(jnp.asarray(w.T))).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_weights_are_kept_in_the_dtype_of_products(rows):
   lm = models.lm_of(product_dtype="bfloat16", **DEEP)
   params = models.random_params(lm)
@@ -240,7 +257,7 @@ def slices_of_weights(program):
   return re.findall(r"f32\[1,(?:24,56|56,24|24,3,8|3,8,24)\]\S* dynamic-slice\(", program)
 
 
-@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("width", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_no_program_copies_weights_or_the_cache(width, monkeypatch):
   lm = models.lm_of(**SIZES)
   params = models.random_params(lm)

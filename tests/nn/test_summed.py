@@ -75,7 +75,9 @@ def test_the_input_is_computed_once(always):
 
 
 @pytest.mark.parametrize(
-  ("method", "batch"), [(AR(), 2), (VerifiedSBD(3), 1)], ids=["ar", "verified"]
+  ("method", "batch"),
+  [pytest.param(AR(), 2, marks=pytest.mark.long), (VerifiedSBD(3), 1)],
+  ids=["ar", "verified"],
 )
 def test_decoding_with_sums_gives_the_same_text(method, batch, always, monkeypatch):
   used = []

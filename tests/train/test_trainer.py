@@ -70,10 +70,11 @@ def uninterrupted(tmp_path_factory):
   return run_toy(workdir), workdir
 
 
-def test_a_run_killed_twice_ends_with_the_same_bits(tmp_path, uninterrupted):
+@pytest.mark.parametrize("kills", [(10,), pytest.param((10, 18), marks=pytest.mark.long)])
+def test_a_run_that_was_killed_ends_with_the_same_bits(kills, tmp_path, uninterrupted):
   """The first kill comes right after a checkpoint was started, the second between two."""
   reference, reference_dir = uninterrupted
-  for kill_at in (10, 18):
+  for kill_at in kills:
     command = [sys.executable, "-m", "tests.train.trainer_worker", str(tmp_path), str(kill_at)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
