@@ -53,29 +53,35 @@ def hold(folder: str | os.PathLike, what: str, part: str = "") -> Iterator[None]
     made = _make(folder)
     if made:
       stack.callback(_remove_empty, folder)
-    files = [(FILE, bool(part))] + (
-      [(f"{FILE}-{part.replace('/', '-of-')}", False)] if part else []
-    )
-    for name, shared in files:
+    for name, shared in _files(FILE, part):
       stack.enter_context(_locked(folder, folder / name, what, shared))
     yield
 
 
 @contextlib.contextmanager
-def hold_file(path: str | os.PathLike, what: str, flag: str) -> Iterator[None]:
+def hold_file(path: str | os.PathLike, what: str, flag: str, part: str = "") -> Iterator[None]:
   """Keeps others from writing one file until the context ends, by a lock beside it.
 
   Args:
     path: the file, there or not; its folder is there.
     what: uses it, for the message that others get.
     flag: names such files on the command line, like "--out".
+    part: as of `hold`.
 
   Raises:
     UsageError: another process holds it, or its folder cannot be written.
   """
   path = pathlib.Path(path)
-  with _locked(path, path.with_name(f"{path.name}{FILE}"), what, shared=False, flag=flag):
+  with contextlib.ExitStack() as stack:
+    for name, shared in _files(f"{path.name}{FILE}", part):
+      stack.enter_context(_locked(path, path.with_name(name), what, shared, flag))
     yield
+
+
+def _files(name: str, part: str) -> list[tuple[str, bool]]:
+  """Locks to take, and whether others may have them, too: the whole's, and that of a part."""
+  own = [(f"{name}-{part.replace('/', '-of-')}", False)] if part else []
+  return [(name, bool(part)), *own]
 
 
 def _make(folder: pathlib.Path) -> bool:

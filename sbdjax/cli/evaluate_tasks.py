@@ -16,13 +16,14 @@ a process of its own without network, files or other processes, for seconds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pathlib
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from sbdjax import plain_json
+from sbdjax import plain_json, workdir_lock
 from sbdjax.cli import flags
 from sbdjax.cli.common import Parser, split_overrides
 from sbdjax.errors import UsageError
@@ -35,6 +36,7 @@ from sbdjax.evals.tasks.run import InMemory, Outcome, answer, check_settings, su
 from sbdjax.evals.tasks.task import Generation, Item, Task
 from sbdjax.evals.until import Spent, spent
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
+from sbdjax.share import WHOLE, Share
 
 
 def _parser() -> Parser:
@@ -114,13 +116,15 @@ def main(argv: list[str]) -> int:
   model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
   respond, settings = _responders(model, items, args, texts)
   settings |= {"fingerprint": record.fingerprint(model.params), "dtype": model.lm.config.precision}
-  lines = SharedLines(pathlib.Path(args.out).expanduser(), share) if args.out else InMemory()
-  check_settings(lines.records, settings, str(args.out))
   shown = {"tasks": args.tasks, "offset": args.offset, "limit": args.limit, "spread": args.spread}
   about = {"settings": settings, "chosen": shown, **record.provenance()}
-  lines.append(about)
-  for task, some in zip(tasks, items, strict=True):
-    answer(task, share.mine(some), respond, lines, Progress(task.full_name))
+  out = pathlib.Path(args.out).expanduser() if args.out else None
+  with _held(out, share):
+    lines = SharedLines(out, share) if out else InMemory()
+    check_settings(lines.records, settings, str(args.out))
+    lines.append(about)
+    for task, some in zip(tasks, items, strict=True):
+      answer(task, share.mine(some), respond, lines, Progress(task.full_name))
   if isinstance(lines, SharedLines):
     lines.read()
   summed = [summed_up(task, some, lines.records) for task, some in zip(tasks, items, strict=True)]
@@ -129,8 +133,12 @@ def main(argv: list[str]) -> int:
     print(f"{args.out}: other processes answer the items that are missing, or will")
     return 0
   if isinstance(lines, SharedLines):
-    lines.join()
-  costs = [_cost(some, task, lines.records) for some, task in zip(items, tasks, strict=True)]
+    # Where another process still adds to the parts, that one joins them when it ends.
+    with contextlib.suppress(UsageError), _held(out, WHOLE):
+      lines.join()
+  costs = [
+    _cost(some, task, lines.records, respond) for some, task in zip(items, tasks, strict=True)
+  ]
   for task, outcome, cost in zip(tasks, outcomes, costs, strict=True):
     if args.json:
       found = {name: list(x) for name, x in outcome.metrics.items()}
@@ -143,12 +151,28 @@ def main(argv: list[str]) -> int:
   return 0
 
 
-def _cost(items: Sequence[Item], task: Task, records: Sequence[dict[str, Any]]) -> Spent | None:
-  """Of answers that were written; None where there are none."""
+def _held(out: pathlib.Path | None, share: Share) -> contextlib.AbstractContextManager[None]:
+  """Keeps others from answering the same share, and from joining files that are still added to.
+
+  The whole is held alone, parts beside each other. Entering raises UsageError where another process
+  holds it.
+  """
+  if out is None:
+    return contextlib.nullcontext()
+  return workdir_lock.hold_file(out, "evaluate", "--out", share.name)
+
+
+def _cost(
+  items: Sequence[Item],
+  task: Task,
+  records: Sequence[dict[str, Any]],
+  respond: responders.Responders,
+) -> Spent | None:
+  """Of answers that were written, one an item; None where there are none."""
   if not isinstance(items[0], Generation):
     return None
-  wanted = {item.id for item in items}
-  return spent([r for r in records if r.get("task") == task.full_name and r["id"] in wanted])
+  found = {r["id"]: r for r in records if r.get("task") == task.full_name}
+  return spent([found[item.id] for item in items], respond[Generation].counts_prefill)
 
 
 def _items(task: Task, files: Files, args: argparse.Namespace) -> list[Item]:

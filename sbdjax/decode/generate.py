@@ -178,7 +178,7 @@ class PromptBatch(NamedTuple):
     prompt_BxP: int32, right-padded.
     prompt_len_B: int32.
     key: one typed key, of all batches.
-    row_B: int32, the numbers that rows fold into it: those of their prompts.
+    row_B: int32 or uint32, the numbers that rows fold into it: those of their prompts.
   """
 
   rows: int
@@ -206,40 +206,43 @@ def batches(
   limits: Limits,
   *,
   max_tokens: Sequence[int] | None = None,
+  numbers: Sequence[int] | None = None,
   allow_empty: bool = False,
   width: int = 0,
   rows: int = 0,
 ) -> Iterator[PromptBatch]:
   """Cuts prompts into batches of one shape, in order.
 
-  Row i uses `fold_in(key, i)`, whatever the batch size. Batches are filled up with their own last
-  prompt.
+  Row i uses `fold_in(key, numbers[i])`, whatever the batch size. Batches are filled up with their
+  own last prompt.
 
   Args:
     key: a typed key.
     batch_size: rows; 0, or more than there are prompts: all at once.
     max_tokens: a smaller limit of each prompt than that of `limits`.
+    numbers: of each prompt, in [0, 2^32); None: its place, from 0 on.
     allow_empty: prompts may be.
     width: columns, if that is more than the longest prompt has.
     rows: rows of each batch, if that is more than it has prompts.
 
   Raises:
-    UsageError: no prompts, an empty one, or not one number of `max_tokens` for each.
+    UsageError: no prompts, an empty one, or not one of `max_tokens` or `numbers` for each.
   """
   padded, lengths = pad_prompts(prompts, width, allow_empty)
   count = len(prompts)
-  if max_tokens is not None and len(max_tokens) != count:
-    raise UsageError(f"{len(max_tokens)} numbers of max_tokens for {count} prompts: give one each")
+  for name, given in (("max_tokens", max_tokens), ("numbers", numbers)):
+    if given is not None and len(given) != count:
+      raise UsageError(f"{len(given)} values of {name} for {count} prompts: give one each")
   least = limits.max_tokens if limits.max_tokens_B is None else limits.max_tokens_B
   if max_tokens is not None:
     least = np.minimum(np.asarray(max_tokens, np.int32), least)
   each = np.broadcast_to(np.asarray(least, np.int32), (count,))
+  row_N = np.arange(count, dtype=np.int32) if numbers is None else np.asarray(numbers, np.uint32)
   size = min(batch_size or count, count)
   for first in range(0, count, size):
     at = np.minimum(np.arange(first, first + max(size, rows)), min(first + size, count) - 1)
     own = limits.replace(max_tokens_B=each[at])
-    rows_B = at.astype(np.int32)
-    yield PromptBatch(min(size, count - first), size, own, padded[at], lengths[at], key, rows_B)
+    yield PromptBatch(min(size, count - first), size, own, padded[at], lengths[at], key, row_N[at])
 
 
 def check_memory(program: jax.stages.Compiled, shape: tuple[int, int], max_tokens: int) -> None:
@@ -310,11 +313,12 @@ class Decoder:
     key: jax.Array,
     batch_size: int = 0,
     max_tokens: Sequence[int] | None = None,
+    numbers: Sequence[int] | None = None,
   ) -> Iterator[Result]:
     """Decodes `prompts`, `batch_size` at a time (0: all at once), in order.
 
-    Row i uses `fold_in(key, i)`, whatever the batch size. Many prompts of mixed lengths, and
-    prompts with EOS tokens, stop strings or seeds of their own: `continuous.ContinuousDecoder`.
+    Row i uses `fold_in(key, numbers[i])`, whatever the batch size. Many prompts of mixed lengths,
+    and prompts with EOS tokens, stop strings or seeds of their own: `continuous.ContinuousDecoder`.
 
     Args:
       method: how, like `SBD(block_size=8)`.
@@ -323,6 +327,8 @@ class Decoder:
       key: a typed key.
       batch_size: prompts decoded together.
       max_tokens: a smaller limit of each prompt than that of the decoder.
+      numbers: of each prompt, in [0, 2^32), which its noise follows from; None: its place, from 0
+        on. Give them where prompts of one key come in several calls.
 
     Raises:
       UsageError: the model cannot be decoded this way, or prompts are missing.
@@ -331,9 +337,9 @@ class Decoder:
     width = padded_width(method, self._lm, self._limits, prompts)
     limits = padded_limits(method, self._lm, self._limits, width)
     rows = sizes.rows(len(prompts))
-    cut = functools.partial(batches, max_tokens=max_tokens, allow_empty=method.any_order)
+    cut = functools.partial(batches, max_tokens=max_tokens, numbers=numbers)
     cut = functools.partial(cut, width=width, rows=min(rows, batch_size or rows))
-    for batch in cut(prompts, key, batch_size, limits):
+    for batch in cut(prompts, key, batch_size, limits, allow_empty=method.any_order):
       prepared = self._prepared(method, params, len(batch.prompt_len_B))
       args = batch.arguments(method, prepared)
       run = self._programs.find(args, functools.partial(self._compile, args))

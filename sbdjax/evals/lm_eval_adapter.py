@@ -8,6 +8,7 @@ to the harness:
 Arguments of the model: `checkpoint` (or `pretrained`), `adapter`, `dtype`, `max_length`, `samples`
 and `seed` of a bound, and `decoder.NAME=VALUE` as of the verbs, which says how texts are decoded.
 Requests are scored and decoded by what the verb `evaluate` uses, so shared beginnings are run once.
+The noise of a text follows from `seed`, its document and which of a document's repeats it is.
 Where a likelihood is a bound, a warning says which, and `is_greedy` is False.
 
 Needs the extra `eval` (lm_eval 0.4.13).
@@ -15,10 +16,11 @@ Needs the extra `eval` (lm_eval 0.4.13).
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_eval.api.model import LM as HarnessLM
 from lm_eval.api.registry import register_model
@@ -31,7 +33,7 @@ from sbdjax.errors import UsageError
 from sbdjax.evals.record import fingerprint
 from sbdjax.evals.scoring.scorer import log_likelihoods, rolling, scorer_for
 from sbdjax.evals.tasks.task import Request
-from sbdjax.evals.until import generate_until
+from sbdjax.evals.until import generate_until, number_of
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.settings import parse_value
 
@@ -43,6 +45,21 @@ _GREEDY = {"do_sample", "temperature", "until"}
 _MAX_TOKENS = 256  # the harness's own, where a task says nothing
 
 _log = logging.getLogger(__name__)
+
+
+class _Asked(NamedTuple):
+  """A request for a text.
+
+  Attributes:
+    context, kwargs: the harness's.
+    room: tokens of the context that are kept, the last ones; 1 or more.
+    number: that the text's noise follows from.
+  """
+
+  context: str
+  kwargs: dict[str, Any]
+  room: int
+  number: int
 
 
 @register_model(NAME)
@@ -67,8 +84,10 @@ class SbdjaxLM(HarnessLM):
     Args:
       pretrained: another name of `checkpoint`, as other models of the harness call it.
       batch_size: rows of a forward; None or "auto": by the device.
-      max_length: tokens of a context and its continuation.
-      samples, seed: of a bound.
+      max_length: tokens of a context and its continuation, or the text that follows it; None, or
+        more than that: the model's context.
+      samples: of a bound.
+      seed: of a bound, and of methods that draw.
       more: `decoder.NAME`; `device` and `max_batch_size` of the harness have no effect.
 
     Raises:
@@ -84,9 +103,11 @@ class SbdjaxLM(HarnessLM):
     self._model = prompting.with_tokenizer(opened)
     self._name = NAME if isinstance(name, Pretrained) else str(name)
     self._decoder, self._seed = _decoder_settings(more), seed
+    context = self._model.lm.config.max_seq_len
+    self._max_length = min(max_length or context, context)
     self._rows = int(batch_size) if batch_size not in (None, "auto") else 0
     self._scorer = scorer_for(
-      self._model, rows=self._rows, max_tokens=max_length, samples=samples, seed=seed
+      self._model, rows=self._rows, max_tokens=self._max_length, samples=samples, seed=seed
     )
     self._tokenizer = self._model.need_tokenizer()
     if self._scorer.estimator.name != "exact":
@@ -123,9 +144,18 @@ class SbdjaxLM(HarnessLM):
   def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
     """The text that follows each context, up to a stop string.
 
+    As by the harness's own model of `transformers`, a context is cut on the left to what
+    `max_length` leaves beside the limit of the text, and a limit that leaves nothing is refused.
+
     Raises:
-      UsageError: a setting of sampling that this package does not have.
+      UsageError: a setting of sampling that this package does not have, or such a limit.
     """
+    asked = [
+      _Asked(context, kwargs, self._room(kwargs), number)
+      for (context, kwargs), number in zip(
+        (request.args for request in requests), _numbers(requests), strict=True
+      )
+    ]
     found: dict[int, str] = {}
     of_settings = lambda i: repr(sorted(_sampling(requests[i].args[1]).items()))
     ordered = sorted(range(len(requests)), key=of_settings)
@@ -135,28 +165,36 @@ class SbdjaxLM(HarnessLM):
         numbers = list(same)
         for first in range(0, len(numbers), size):
           some = numbers[first : first + size]
-          for i, text in zip(some, self._texts([requests[i].args for i in some]), strict=True):
+          for i, text in zip(some, self._texts([asked[i] for i in some]), strict=True):
             found[i] = text
             self.cache_hook.add_partial("generate_until", requests[i].args, text)
             bar.update()
     return [found[i] for i in range(len(requests))]
 
-  def _texts(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+  def _room(self, kwargs: dict[str, Any]) -> int:
+    """Tokens of a context that its text leaves room for."""
+    limit = _limit(kwargs)
+    if limit >= self._max_length:
+      raise UsageError(
+        f"max_gen_toks={limit} leaves no room for a context in max_length={self._max_length}: "
+        "lower max_gen_toks (--gen_kwargs max_gen_toks=N)"
+      )
+    return self._max_length - limit
+
+  def _texts(self, asked: Sequence[_Asked]) -> list[str]:
     """Texts of requests with the same settings of sampling."""
-    settings = self._decoder | _sampling(requests[0][1])
+    settings = self._decoder | _sampling(asked[0].kwargs)
     decoding = from_flat(settings, lambda value, hint, name: parse_value(str(value), hint, name))
     decoding = decoding.for_model(self._model.lm, self._model.generation)
-    limits = [_limit(kwargs) for _, kwargs in requests]
-    room = [self._model.lm.config.max_seq_len - limit for limit in limits]
-    ids = [prompting.encode(self._tokenizer, context) for context, _ in requests]
     written = generate_until(
       self._model,
       decoding,
-      [x[-n:] for x, n in zip(ids, room, strict=True)],
-      [_stop(kwargs) for _, kwargs in requests],
-      limits,
+      [prompting.encode(self._tokenizer, one.context)[-one.room :] for one in asked],
+      [_stop(one.kwargs) for one in asked],
+      [_limit(one.kwargs) for one in asked],
+      numbers=[one.number for one in asked],
       seed=self._seed,
-      batch_size=len(requests),
+      batch_size=len(asked),
     )
     return [w.text for w in written]
 
@@ -208,6 +246,17 @@ def _sampling(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _limit(kwargs: dict[str, Any]) -> int:
   return int(next((kwargs[name] for name in _LIMITS if kwargs.get(name)), _MAX_TOKENS))
+
+
+def _numbers(requests: Sequence[Any]) -> list[int]:
+  """What the noise of each follows from. The harness repeats a request by giving it again."""
+  seen: collections.Counter[tuple[Any, ...]] = collections.Counter()
+  found = []
+  for request in requests:
+    identity = (request.task_name, request.doc_id, request.idx)
+    found.append(number_of(*identity, seen[identity]))
+    seen[identity] += 1
+  return found
 
 
 def _stop(kwargs: dict[str, Any]) -> list[str]:

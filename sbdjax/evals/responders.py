@@ -12,7 +12,7 @@ from sbdjax.errors import UsageError
 from sbdjax.evals.scoring.base import Scored, Scorer
 from sbdjax.evals.scoring.scorer import log_likelihoods, rolling
 from sbdjax.evals.tasks.task import Answer, Comparison, Generation, Item, Rolling, Template
-from sbdjax.evals.until import generate_until
+from sbdjax.evals.until import generate_until, number_of
 from sbdjax.interop.pretrained import Pretrained
 
 
@@ -29,10 +29,13 @@ class Responder(NamedTuple):
   Attributes:
     respond: items -> their responses, in order.
     together: how many items are worth answering at a time; progress is kept between them.
+    counts_prefill: a prompt's forwards count among those of its answer, as of
+      `Method.counts_prefill`.
   """
 
   respond: Callable[[Sequence[Any]], list[Response]]
   together: int
+  counts_prefill: bool = False
 
 
 Responders = Mapping[type[Item], Responder]
@@ -78,7 +81,7 @@ def of_decoder(
   seed: int = 0,
   batch_size: int = 8,
 ) -> Responders:
-  """Those of items that ask for texts."""
+  """Those of items that ask for texts. An answer's noise follows from `seed` and the item's id."""
   tokenizer = model.need_tokenizer()
 
   def texts(items: Sequence[Generation]) -> list[Response]:
@@ -89,12 +92,13 @@ def of_decoder(
       [prompting.encode(tokenizer, context) for context in contexts],
       [item.stop for item in items],
       [item.max_tokens for item in items],
+      numbers=[number_of(item.id) for item in items],
       seed=seed,
       batch_size=batch_size,
     )
     return [Response(w.text, w.details()) for w in written]
 
-  return {Generation: Responder(texts, batch_size)}
+  return {Generation: Responder(texts, batch_size, decoding.method.counts_prefill)}
 
 
 def template_of(tokenizer: Any) -> Template:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -71,6 +72,11 @@ def spent(records: Sequence[Mapping[str, Any]], counts_prefill: bool = False) ->
   return Spent(sum(tokens), ratio_of_sums(tokens, forwards), sum(tokens) / seconds)
 
 
+def number_of(*identity: str | int | None) -> int:
+  """The number that an answer's noise follows from: 32 bits of what identifies the answer."""
+  return zlib.crc32("/".join(map(str, identity)).encode())
+
+
 def generate_until(
   model: Pretrained,
   decoding: Decoding,
@@ -78,18 +84,22 @@ def generate_until(
   stop: Sequence[Sequence[str]],
   max_tokens: Sequence[int],
   *,
+  numbers: Sequence[int] | None = None,
   seed: int = 0,
   batch_size: int = 16,
 ) -> list[Written]:
   """Continues prompts, each until one of its stop strings, a text's end, or its own limit.
 
-  Prompts with the same stop strings are decoded together. Calls with one model share programs.
+  Prompts with the same stop strings are decoded together. Calls with one model share programs. The
+  noise of an answer follows from the seed and its own number alone.
 
   Args:
     decoding: the method, as of `Decoding.for_model`; its limit is not used.
     prompts: token ids.
     stop: strings, of each prompt.
     max_tokens: of each prompt; the model's context may leave fewer.
+    numbers: of each prompt, as of `number_of`; None: its place among these, which is right only
+      where all answers of the seed are asked for in one call.
 
   Raises:
     UsageError: a prompt the model cannot continue.
@@ -102,6 +112,7 @@ def generate_until(
   groups: dict[tuple[str, ...], list[int]] = {}
   for i, strings in enumerate(stop):
     groups.setdefault(tuple(strings), []).append(i)
+  of_noise = range(len(prompts)) if numbers is None else numbers
   written: dict[int, Written] = {}
   for strings, members in groups.items():
     results = _continued(
@@ -110,6 +121,7 @@ def generate_until(
       [list(prompts[i]) for i in members],
       strings,
       [limits[i] for i in members],
+      [of_noise[i] for i in members],
       jax.random.key(seed),
       batch_size,
     )
@@ -124,6 +136,7 @@ def _continued(
   prompts: list[list[int]],
   strings: tuple[str, ...],
   limits: list[int],
+  numbers: list[int],
   key: jax.Array,
   batch_size: int,
 ) -> list[Result]:
@@ -133,7 +146,8 @@ def _continued(
     model.generation.eos_ids, prompting.stops_of(model, strings)
   )
   decoder = Decoder(model.lm, ends, using=_kept(model.lm))
-  return list(decoder.generate(decoding.method, model.params, prompts, key, batch_size, limits))
+  found = decoder.generate(decoding.method, model.params, prompts, key, batch_size, limits, numbers)
+  return list(found)
 
 
 @functools.lru_cache(maxsize=1)

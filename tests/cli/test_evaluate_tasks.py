@@ -1,12 +1,19 @@
 """`evaluate --tasks`: what is printed and recorded, going on with a file, and what is refused."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from sbdjax import __main__ as entry
 from sbdjax.cli import evaluate_tasks
 from sbdjax.data.tokenizers import load_tokenizer
+from sbdjax.decode.causal.ar import AR
+from sbdjax.decode.decoding import Decoding
+from sbdjax.decode.diffusion.static import Static
+from sbdjax.evals.responders import of_decoder
+from sbdjax.evals.tasks.task import Generation, Prompt, Task
 from sbdjax.interop import GenerationDefaults, Pretrained
 from tests import models
 from tests.evals.tasks import documents
@@ -77,6 +84,49 @@ def test_processes_share_the_items_and_the_last_one_tells(capsys, data, tmp_path
   assert ids(path) == ids(whole)
   code, printed = run(capsys, data, *args, "--shard=0/2")
   assert code == 2 and "need --out=FILE.jsonl" in printed.err
+
+
+def test_a_file_is_written_by_one_process_a_share(capsys, data, tmp_path):
+  path = tmp_path / "out.jsonl"
+  args = ["--tasks=arc_easy", f"--out={path}"]
+  hold = f"""
+import pathlib
+from sbdjax.cli import evaluate_tasks
+from sbdjax.share import Share
+with evaluate_tasks._held(pathlib.Path({str(path)!r}), Share(1, 2)):
+  print("held", flush=True)
+  input()
+"""
+  command = [sys.executable, "-c", hold]
+  other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+  assert other.stdout.readline() == "held\n"
+  for refused in ([], ["--shard=1/2"]):
+    code, printed = run(capsys, data, *args, *refused)
+    assert code == 2 and f"{path} is in use by `evaluate`, process {other.pid}" in printed.err
+    assert "name another --out" in printed.err and not path.exists()
+  # The other part goes on, and joins nothing while that process may add to its own.
+  path.with_name("out.part-1-of-2.jsonl").write_text("")
+  code, _ = run(capsys, data, *args, "--shard=0/2", "--limit=1")
+  assert code == 0 and not path.exists()
+  other.communicate("end\n")
+  code, _ = run(capsys, data, *args, "--shard=0/2", "--limit=1")
+  assert code == 0 and [p.name for p in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_costs_have_each_item_once_and_the_prompt_s_forwards_of_diffusion():
+  how = GenerationDefaults((), None)
+  model = Pretrained(models.lm_of(vocab_size=513), {}, load_tokenizer("tok512"), how)
+  items = [Generation(str(i), Prompt("Q"), (), 8) for i in range(2)]
+  task = Task("toy", lambda files: [], lambda *_: None, lambda *_: {}, {})
+  one = {"task": "toy", "tokens": 8, "nfe": 3, "prefill_nfe": 1, "seconds": 0.5}
+  records = [one | {"id": i} for i in ("0", "1", "0", "2")] + [one | {"task": "x", "id": "1"}]
+  cost = lambda method: evaluate_tasks._cost(
+    items, task, records, of_decoder(model, Decoding(method), None)
+  )
+  of_ar, of_diffusion = cost(AR()), cost(Static())
+  assert of_ar.tokens == of_diffusion.tokens == 16 and of_ar.tokens_per_second == 16
+  assert of_ar.tokens_per_forward.value == pytest.approx(8 / 3)
+  assert of_diffusion.tokens_per_forward.value == 2
 
 
 def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypatch):

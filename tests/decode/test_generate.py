@@ -136,8 +136,21 @@ def test_each_prompt_may_have_a_limit_of_its_own(decoder):
       whole, run(decoder, batch_size=size, max_tokens=limits), limits, strict=True
     ):
       assert short.tokens == full.tokens[:limit]
-  with pytest.raises(UsageError, match="4 numbers of max_tokens for 5 prompts"):
+  with pytest.raises(UsageError, match="4 values of max_tokens for 5 prompts"):
     run(decoder, max_tokens=limits[1:])
+
+
+def test_noise_follows_from_the_number_of_a_prompt_where_one_is_given(decoder):
+  whole = run(decoder)
+  numbers = [4, 0, 1, 2, 3]
+  method, turned = SBD(4, EBEntropy(0.5), DRAWN), [PROMPTS[n] for n in numbers]
+  found = list(decoder.generate(method, PARAMS, turned, jax.random.key(0), numbers=numbers))
+  assert [r.tokens for r in found] == [whole[n].tokens for n in numbers]
+  far = [2**32 - 1] * len(PROMPTS)
+  again = [r.tokens for r in run(decoder, numbers=far)]
+  assert again == [r.tokens for r in run(decoder, numbers=far)] != [r.tokens for r in whole]
+  with pytest.raises(UsageError, match="1 values of numbers for 5 prompts"):
+    run(decoder, numbers=[1])
 
 
 def test_methods_that_fill_in_any_order_take_empty_prompts():

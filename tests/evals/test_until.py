@@ -6,13 +6,17 @@ import sbdjax
 from sbdjax import prompts as prompting
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import Decoding
+from sbdjax.decode.tokens import Categorical
 from sbdjax.errors import UsageError
 from sbdjax.evals import turns
+from sbdjax.evals.responders import of_decoder
 from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
-from sbdjax.evals.until import generate_until, spent
+from sbdjax.evals.until import generate_until, number_of, spent
 from sbdjax.interop.pretrained import load_pretrained
 
 TEXTS = ["Once upon a time", "Lily and Ben", "Tom had a big"]
+
+DRAWN = Decoding(AR(Categorical(1.5)))
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,32 @@ def test_an_answer_is_as_long_as_the_context_leaves_room(model):
   assert written.result.valid <= 5
   with pytest.raises(UsageError, match="exceeds the model's context"):
     generate_until(model, Decoding(AR()), [prompt * 2], [[]], [10])
+
+
+def test_noise_follows_from_an_answer_s_number_not_from_what_is_asked_beside_it(model):
+  (prompt, *_) = ids(model)
+
+  def texts(stop, numbers):
+    n = len(stop)
+    found = generate_until(
+      model, DRAWN, [prompt] * n, stop, [12] * n, numbers=numbers, batch_size=2
+    )
+    return [written.text for written in found]
+
+  numbers = [number_of("doc", repeat) for repeat in range(4)]
+  whole = texts([[]] * 4, numbers)
+  assert len(set(whole)) == 4
+  assert texts([[]] * 2, numbers[1:3]) == whole[1:3]
+  never = ["%%"]  # said by nobody, but decoded in a group of its own
+  assert texts([never, [], never, []], numbers[::-1])[::-1] == whole
+
+
+def test_a_resumed_item_has_the_noise_that_it_had(model):
+  items = [Generation(f"q{i}", Prompt(TEXTS[0]), (), 12) for i in range(3)]
+  (responder,) = of_decoder(model, DRAWN, None, batch_size=2).values()
+  whole = [r.answer for r in responder.respond(items)]
+  assert len(set(whole)) == 3
+  assert [r.answer for r in responder.respond(items[1:])] == whole[1:]
 
 
 @pytest.mark.long

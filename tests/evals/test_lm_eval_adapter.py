@@ -1,0 +1,73 @@
+"""The adapter of lm-evaluation-harness: what is asked for a text, its room, and its noise."""
+
+import importlib
+
+import pytest
+
+from sbdjax import prompts as prompting
+from sbdjax.errors import UsageError
+from sbdjax.evals.until import Written
+
+pytest.importorskip("lm_eval", reason="needs the extra `eval`: lm_eval is not installed")
+
+DRAWN = {"do_sample": True, "temperature": 1.5, "max_gen_toks": 16, "until": []}
+LONG = "Once upon a time there was a girl. " * 60
+
+
+@pytest.fixture(scope="module")
+def module():
+  return importlib.import_module("sbdjax.evals.lm_eval_adapter")
+
+
+def instance(text, doc_id=0, **kwargs):
+  instances = importlib.import_module("lm_eval.api.instance")
+  metadata = ("task", doc_id, 1)
+  return instances.Instance("generate_until", {}, (text, kwargs), 0, metadata)
+
+
+def test_every_repeat_of_every_document_has_noise_of_its_own(module):
+  first, second = (instance("Once", doc_id, **DRAWN) for doc_id in (0, 1))
+  asked = [first] * 3 + [second] * 3  # as the harness repeats them
+  model = module.SbdjaxLM("stories260K", batch_size=3)
+  whole = model.generate_until(asked, True)
+  assert len(set(whole)) == 6
+  # The same in other company.
+  mixed = model.generate_until([first, second] * 3, True)
+  assert mixed[::2] + mixed[1::2] == whole
+  another = module.SbdjaxLM(model._model, batch_size=3, seed=1)
+  assert set(another.generate_until(asked[3:], True)).isdisjoint(whole)
+
+
+@pytest.fixture
+def asked(module, monkeypatch):
+  """Prompts and limits that would be decoded."""
+  found = []
+
+  def record(model, decoding, prompts, stop, limits, **_):
+    found.extend(zip(prompts, limits, strict=True))
+    return [Written("", None) for _ in prompts]
+
+  monkeypatch.setattr(module, "generate_until", record)
+  return found
+
+
+@pytest.mark.parametrize("max_length", [None, 40, 100_000])
+def test_a_context_keeps_its_end_and_leaves_room_for_the_text(module, asked, max_length):
+  model = module.SbdjaxLM("stories260K", max_length=max_length)
+  context = min(max_length or 512, 512)
+  ids = prompting.encode(model._tokenizer, LONG)
+  assert len(ids) > 512
+  model.generate_until([instance(LONG, max_gen_toks=n) for n in (7, context - 1)], True)
+  assert asked == [(ids[7 - context :], 7), (ids[-1:], context - 1)]
+
+
+@pytest.mark.parametrize("limit", [40, 41, 300])
+def test_a_limit_that_leaves_no_room_is_refused(module, asked, limit):
+  model = module.SbdjaxLM("stories260K", max_length=40)
+  with pytest.raises(UsageError, match=f"max_gen_toks={limit} .* max_length=40: lower"):
+    model.generate_until(
+      [instance("Once", max_gen_toks=5), instance(LONG, max_gen_toks=limit)], True
+    )
+  with pytest.raises(UsageError, match="max_gen_toks=256 leaves no room"):
+    model.generate_until([instance("Once")], True)  # the harness's own limit
+  assert not asked
