@@ -164,7 +164,7 @@ def generate_many(
 
   Args:
     model: as of `generate`.
-    requests: prompts or `Request`s; an iterator is read `window` requests ahead, never to its end.
+    requests: prompts or `Request`s, or a single one; an iterator is read `window` requests ahead, never to its end.
     method: as of `generate`.
     max_tokens: of requests that have no limit of their own.
     seed: of the noise of requests that have no seed of their own. It is that of the request's id;
@@ -184,7 +184,10 @@ def generate_many(
     >>> found = {r.id: r.text for r in sbdjax.generate_many("stories260K-sbd", requests)}
   """
   opened, decoding = _prepare(model, method, max_tokens)
-  rows = Encoder(opened, decoding, _strings(stop)).rows(map(_request, requests))
+  # Other iterables may be endless, and are read as they are needed.
+  there = isinstance(requests, str | Request | Sequence | np.ndarray)
+  some = _several(requests) if there else requests
+  rows = Encoder(opened, decoding, _strings(stop)).rows(map(_request, some))
   using = _kept(opened.lm).shared
   batch = Batch(opened, decoding, seed, batch_size, window, using=using)
   return (output for _, output in _many(batch, rows))
@@ -298,13 +301,16 @@ def score(
     One `Score` per text.
 
   Raises:
-    UsageError: a text with nothing to score or longer than the context, or a block-causal model.
+    UsageError: no texts, one with nothing to score or longer than the context, a token that the model
+      does not know, or a block-causal model.
 
   Example:
     >>> [s.nats / s.tokens for s in sbdjax.score("stories260K", ["Once upon a time"])]
   """
   opened = _open(model)
   rows = [_ids(opened, text) for text in _several(texts)]
+  if not rows:
+    raise UsageError("no texts to score")
   attention = "full" if isinstance(opened.lm, SigmaLM) else opened.generation.attention
   if attention == "causal":
     if any(len(row) < 2 for row in rows):
@@ -322,8 +328,17 @@ def score(
 
 
 def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
+  config = model.lm.config
   if not len(row):
     raise UsageError("a text to score is empty")
+  if len(row) > config.max_seq_len:
+    raise UsageError(
+      f"a text of {len(row)} tokens is longer than the model's context of {config.max_seq_len}"
+    )
+  if min(row) < 0 or max(row) >= config.vocab_size:
+    raise UsageError(
+      f"a text holds token {max(row) if min(row) >= 0 else min(row)}, and the model knows 0 to {config.vocab_size - 1}"
+    )
   mask_id = need_mask_token(model.lm.config, "it has no any-order bound")
   tokens = np.asarray([row], np.int32)
   keys = jax.random.key(seed)[None]

@@ -164,6 +164,16 @@ def test_an_endless_iterator_is_read_as_far_as_it_is_needed(model):
   assert all(len(r.tokens) == 1 + int(r.id[1:]) % 4 for r in some)
 
 
+def test_a_single_prompt_will_do_for_many_too(model):
+  method, ids = sbdjax.decode.AR(), model.tokenizer.encode("Once", bos=True)
+  many = lambda one: list(
+    sbdjax.generate_many(model, one, method, max_tokens=4, batch_size=3, window=6)
+  )
+  texts = [many(one) for one in ("Once", sbdjax.Request("Once"), ids)]
+  assert [len(some) for some in texts] == [1, 1, 1]
+  assert texts[0][0].tokens == texts[1][0].tokens == texts[2][0].tokens
+
+
 def test_numbers_of_a_method_compile_nothing(model):
   gammas = [sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(g)) for g in (0.0, 0.3, 0.9)]
   # No other test here generates 33 to 64 tokens, which share a program.
@@ -242,6 +252,11 @@ def test_a_path_is_read_again_by_every_call(tmp_path, model):
   assert text() != before
 
 
+def _any_order():
+  lm = models.lm_of(mask_id=12, max_seq_len=64)
+  return Pretrained(lm, {}, None, GenerationDefaults((), 12, attention="full"))
+
+
 @pytest.mark.parametrize(
   "call, message",
   [
@@ -259,6 +274,12 @@ def test_a_path_is_read_again_by_every_call(tmp_path, model):
     (lambda m: sbdjax.generate(m, [[1, 700]]), "holds token 700"),
     (lambda m: sbdjax.generate(m, "a", sbdjax.decode.SSMD()), "not for this kind of model"),
     (lambda m: sbdjax.score(m, [[1]]), "fewer than two tokens"),
+    (lambda m: sbdjax.score(m, []), "no texts"),
+    (lambda m: sbdjax.score(_any_order(), [[1] * 65]), "65 tokens is longer than .* 64"),
+    (
+      lambda m: sbdjax.score(_any_order(), [[1, 13]]),
+      "holds token 13, and the model knows 0 to 12",
+    ),
   ],
 )
 def test_what_cannot_be_done_is_said_at_once(model, call, message):

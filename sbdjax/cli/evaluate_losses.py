@@ -4,7 +4,7 @@
 document a row). Reported are the next-token loss in nats per token (the mean over all targets), and
 for a model with a mask token the loss on masked tokens in blocks of --block_size, whose masks
 follow from --seed. Of a masked-diffusion model it is the any-order bound, one random number of masks
-a row, in nats (nelbo) and bits per token; of a self-speculative one that of its drafts, and the same
+a row, in nats (nelbo) and bits per token; of block diffusion its bound, in blocks of the model's own; of a self-speculative one that of its drafts, and the same
 sum for its targets (which bounds nothing: experiments/ssmd_text8 has the exact likelihood).
 `--data.source=text --data.path=FILE --data.split_sizes=(60,0,0) --split=train` takes the first 60
 documents of FILE. A document of more than data.seq_len tokens continues in another row, without what
@@ -50,11 +50,23 @@ _LARGEST_LOG = math.log(sys.float_info.max)
 
 
 def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
-  """The losses that can be computed for the model, by name."""
+  """The losses that can be computed for the model, by name.
+
+  Raises:
+    UsageError: a diffusion model that predicts each token one position before it (Dream): no loss here does.
+  """
   if isinstance(model.lm, SigmaLM):
     return {"ssmd": losses.SSMDLoss()}
-  if model.generation.attention == "full" and not model.generation.shifted:
+  if model.generation.shifted:
+    raise UsageError(
+      "evaluate has no loss for diffusion models that predict each token one position before it: "
+      "measure what they write with --tasks"
+    )
+  if model.generation.attention == "full":
     return {"mdm": losses.MDMLoss()}
+  if model.generation.attention == "block_causal":
+    own = model.generation.block_size
+    return {"block_diffusion": losses.BlockDiffusionLoss(block_size=own or block_size)}
   if model.lm.config.mask_id is None:
     return {"ntp": losses.NTPLoss()}
   fixed = losses.SBDLoss(block_size_min=block_size, block_size_max=block_size)
@@ -71,8 +83,8 @@ def evaluate(
   layout: Layout | None = None,
 ) -> dict[str, float]:
   """Means over all targets: ntp_loss (nats), ntp_accuracy, ntp_perplexity, and with a mask token
-  masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm` or
-  `losses.ssmd`, and the bound in bits per token.
+  masked_loss (nats) and masked_accuracy; for masked diffusion the metrics of `losses.mdm`,
+  `losses.block_diffusion` or `losses.ssmd`, and the bound in bits per token.
 
   Args:
     layout: of several processes, whose shares of each batch these are; None: one device does all.
@@ -98,9 +110,12 @@ def evaluate(
 def truncate(corpus: Corpus, length: int) -> Corpus:
   """The first `length` tokens of each document."""
   kept = np.minimum(corpus.lengths, length)
-  documents = zip(corpus.starts.tolist(), kept.tolist(), strict=True)
-  parts = [corpus.tokens[start : start + size] for start, size in documents]
-  return dataclasses.replace(corpus, tokens=np.concatenate(parts), lengths=kept)
+  documents = list(zip(corpus.starts.tolist(), kept.tolist(), strict=True))
+  cut = lambda x: np.concatenate([x[start : start + size] for start, size in documents])
+  targets = None if corpus.targets is None else cut(corpus.targets)
+  return dataclasses.replace(
+    corpus, tokens=cut(corpus.tokens), lengths=kept, targets=targets, reopen=None
+  )
 
 
 def _parser() -> Parser:

@@ -40,7 +40,17 @@ from sbdjax.foreign import read_json
 
 CONFIG, REQUEST, RUN, MODEL = "config.py", "finetune.json", "run", "model"
 # What a run is begun with; other values need another --out.
-_REQUESTED = ("model", "data", "mix", "method", "self_distill", "chat", "texts", "max_tokens")
+_REQUESTED = (
+  "model",
+  "data",
+  "mix",
+  "method",
+  "self_distill",
+  "chat",
+  "texts",
+  "max_tokens",
+  "epochs",
+)
 
 
 def _parser() -> Parser:
@@ -90,7 +100,7 @@ def _begin(out: pathlib.Path, requested: Mapping[str, Any]) -> None:
   if path.is_file():
     before = read_json(path)
     for name, value in requested.items():
-      if before.get(name) != value:
+      if before.get(name, value) != value:  # a run of an earlier version names fewer
         raise UsageError(
           f"{out} was begun with {name}={before.get(name)!r}, now it is {value!r}: choose another --out"
         )
@@ -124,7 +134,7 @@ def _run(
     _begin(out, requested)
   if not file.exists():
     # What cannot be read is found before anything but the tokens of the data is written.
-    request = Request(**requested, epochs=args.epochs)
+    request = Request(**requested)
     console.print(f"{args.model} by {args.method}: {recipe.title}", markup=False)
     made = finetune_config.make(request, out, console, overrides)
     with tempfile.TemporaryDirectory() as place:

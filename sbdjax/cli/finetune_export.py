@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from sbdjax.train.optim import OptimConfig
 from sbdjax.train.task import TrainConfig
 
 CARD, ADAPTER = "README.md", "adapter.safetensors"
-# Beside the folder: of which step it is.
+# Beside the folder: of which run and step it is.
 _STAMP = "exported.json"
 _SHARD_BYTES = 5_000_000_000
 
@@ -39,7 +40,7 @@ def export(
   dtype: str | None,
   console: Console,
 ) -> None:
-  """Writes the model of a training workdir, unless it is there; of another step, in its place.
+  """Writes the model of a training workdir, unless it is there; of other settings or another step, in its place.
 
   Args:
     folder: to write.
@@ -53,11 +54,15 @@ def export(
     UsageError, CheckpointError: it cannot be written.
   """
   stamp = folder.parent / _STAMP
-  now = {"step": checkpoints.steps(workdir)[-1], "dtype": dtype}
+  # The same settings train the same weights.
+  settings = zlib.crc32((workdir / "config.json").read_bytes())
+  now = {"step": checkpoints.steps(workdir)[-1], "dtype": dtype, "settings": settings}
   done = stamp.is_file() and folder.is_dir() and read_json(stamp) == now
   if not done:
     if stamp.is_file() and folder.is_dir():  # ours, of an earlier end
       shutil.rmtree(folder)
+    if not folder.exists():  # ours from here on, whenever this ends
+      write_atomically(stamp, lambda file: file.write(b"{}\n"))
     model = load_pretrained(workdir, dtype=dtype or _dtype_of(base))
     _write(folder, model, dtype)
     text = card(folder.parent.name, workdir, base, method)

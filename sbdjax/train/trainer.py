@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from sbdjax import memory, remote, workdir_lock
-from sbdjax.errors import DivergedError, UsageError
+from sbdjax.errors import CheckpointError, DivergedError, UsageError
 from sbdjax.train import banner, run_records
 from sbdjax.train import metrics as metrics_lib
 from sbdjax.train import state as state_lib
@@ -34,6 +34,13 @@ from sbdjax.train.tracking.config import TrackingConfig
 from sbdjax.train.tracking.writer import Run
 
 _TRACKING = TrackingConfig()
+# By which signal the last run of this process was asked to stop; signals are of the process, too.
+_asked: dict[str, int | None] = {"by": None}
+
+
+def asked_to_stop() -> bool:
+  """Whether a signal asked the last `train` of this process to stop, also one in its last update."""
+  return _asked["by"] is not None
 
 
 def train(
@@ -94,6 +101,10 @@ def train(
     stack.callback(progress.close)
     for line in _opening(run, config, workdir, start, about, changes):
       progress.note(line)
+    if profile is not None and profile.first <= start:
+      progress.note(
+        f"--profile={profile.first}:{profile.last}: updates up to {start} were run before, and are not traced"
+      )
     writer = None
     if primary:
       told = Run(workdir, start, record, tracking)
@@ -108,11 +119,11 @@ def train(
       checkpointer.close()
       raise DivergedError(f"{e}; {_kept(checkpointer)}") from None
     checkpointer.close()
+    _asked["by"] = stop.received
     reached = int(state.step)
     if reached == config.steps and primary:
       replace_text(workdir / run_records.DONE, json.dumps({"step": reached}) + "\n")
-    if reached < config.steps:
-      _tell_stopped(stop, reached, progress)
+    _tell_stopped(stop, reached, config.steps, progress)
   return state
 
 
@@ -126,11 +137,12 @@ def _check(workdir: Any, config: TrainConfig, profile: Steps | None) -> None:
     )
 
 
-def _tell_stopped(stop: StopSignals, reached: int, progress: Progress) -> None:
+def _tell_stopped(stop: StopSignals, reached: int, steps: int, progress: Progress) -> None:
   """What a run says that a signal ended early; SIGINT goes on to the caller, as KeyboardInterrupt."""
   if stop.received is None:
     return
-  progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
+  if reached < steps:
+    progress.note(f"stopped by {signal.Signals(stop.received).name}: step {reached} is saved")
   if stop.received == signal.SIGINT:
     raise KeyboardInterrupt
 
@@ -237,8 +249,21 @@ def _start(
       "train.steps or use another --workdir"
     )
   state, position = checkpointer.restore(run.abstract)
+  _check_same_step(int(state.step))
   batches.set_state(position)
   return state
+
+
+def _check_same_step(step: int) -> None:
+  """Each process looks for the newest checkpoint by itself. Raises CheckpointError where they differ."""
+  if jax.process_count() == 1:
+    return
+  steps = set(multihost_utils.process_allgather(np.int32(step)).ravel().tolist())
+  if len(steps) > 1:
+    raise CheckpointError(
+      f"processes read checkpoints of different steps ({sorted(steps)}): the file system does not show all of "
+      "them the newest one yet. Run the command again"
+    )
 
 
 def _of_first(step: int | None) -> int | None:

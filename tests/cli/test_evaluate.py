@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
-from sbdjax.cli.evaluate_losses import truncate
+from sbdjax import losses
+from sbdjax.cli.evaluate_losses import evaluate, losses_of, truncate
 from sbdjax.data.corpus import Corpus
+from sbdjax.errors import UsageError
+from sbdjax.interop import GenerationDefaults, Pretrained
 from tests.cli import checkpoints
 from tests.helpers import require_shared
+from tests.losses import table_model
 
 
 def run(capsys, *args):
@@ -49,9 +53,31 @@ def test_a_model_with_mask_token_has_both_losses(tmp_path, capsys):
   assert again["masked_loss"] == found[both]["masked_loss"]
 
 
+def test_the_loss_is_that_of_the_kind_of_model():
+  lm = table_model.make_lm()
+  opened = lambda **how: Pretrained(
+    lm, table_model.PARAMS, None, GenerationDefaults((), lm.config.mask_id, **how)
+  )
+  assert list(losses_of(opened(), 5)) == ["sbd"]
+  assert list(losses_of(opened(attention="full"), 5)) == ["mdm"]
+  blocks = opened(attention="block_causal", block_size=3)
+  assert losses_of(blocks, 5) == {"block_diffusion": losses.BlockDiffusionLoss(block_size=3)}
+  found = evaluate(blocks, [table_model.batch()], 5, 0)
+  assert found["bits"] == pytest.approx(found["nelbo"] / math.log(2)) and "ntp_loss" not in found
+  for attention in ("full", "block_causal"):
+    with pytest.raises(UsageError, match="one position before it"):
+      losses_of(opened(attention=attention, shifted=True), 5)
+
+
 def test_truncate_keeps_the_beginning_of_each_document():
-  corpus = Corpus(np.arange(10), np.array([2, 5, 3]), prompt_lengths=np.array([1, 4, 0]))
+  corpus = Corpus(
+    np.arange(10),
+    np.array([2, 5, 3]),
+    prompt_lengths=np.array([1, 4, 0]),
+    targets=np.arange(10) % 2 > 0,
+  )
   cut = truncate(corpus, 3)
+  np.testing.assert_array_equal(cut.targets, cut.tokens % 2 > 0)
   np.testing.assert_array_equal(cut.tokens, [0, 1, 2, 3, 4, 7, 8, 9])
   np.testing.assert_array_equal(cut.lengths, [2, 3, 3])
   np.testing.assert_array_equal(cut.prompt_lengths, [1, 4, 0])

@@ -1,6 +1,7 @@
 """`python -m sbdjax finetune`: from a folder and a file of text to a folder that opens anywhere."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -103,6 +104,8 @@ def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys)
   assert sample["prompt_text"] == " ".join(json.loads(open(texts).readline())["text"].split()[:8])
   assert run(model, texts, "ntp", out) == 2
   assert "was begun with method='sbd', now it is 'ntp'" in capsys.readouterr().err
+  assert run(model, texts, "sbd", out, "--epochs=7") == 2
+  assert "was begun with epochs=3.0, now it is 7.0" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -118,6 +121,16 @@ def test_a_finished_run_is_left_alone_or_gone_on_with(model, texts, tmp_path, ca
   assert "at step 4" in capsys.readouterr().out
   assert (out / "model/model.safetensors").stat().st_mtime_ns > made
   np.testing.assert_array_equal(logits_of(out / "model"), logits_of(out / "run"))
+
+  # What was not written to its end is written again, and other settings make another model.
+  (out / "exported.json").write_text("{}")
+  (out / "model/model.safetensors").unlink()
+  assert run(model, texts, "sbd", out, *SMALL, "--config.train.steps=6") == 0
+  before = logits_of(out / "model")
+  shutil.rmtree(out / "run")
+  (out / "config.py").write_text((out / "config.py").read_text().replace("seed=0", "seed=1"))
+  assert run(model, texts, "sbd", out, *SMALL, "--config.train.steps=6") == 0
+  assert np.abs(logits_of(out / "model") - before).max() > 1e-4
 
   config = [f"--config={out / 'config.py'}", f"--workdir={tmp_path / 'own'}"]
   assert entry.main(["train", *config, "--config.train.steps=2"]) == 0
