@@ -33,8 +33,8 @@ from sbdjax.cli import flags
 from sbdjax.cli.bench_common import report, uses_cache
 from sbdjax.cli.bench_peers import parse_method
 from sbdjax.cli.common import Parser
+from sbdjax.data import files
 from sbdjax.data.config import DataConfig
-from sbdjax.data.files import read_text
 from sbdjax.data.sources import load_corpus
 from sbdjax.decode.decoding import Decoding
 from sbdjax.errors import DataError, UsageError
@@ -46,15 +46,15 @@ _SHORTEST = 4  # tokens of a story's beginning
 
 
 def read_prompts(path: pathlib.Path) -> list[str]:
-  """The lines of a text; of a .jsonl file the `prompt` or the first of `turns` of each line.
+  """As `files.read_prompts`, but a line of a .jsonl file may have `turns` in place of `prompt`.
 
   Raises:
-    DataError: a line of a .jsonl file has neither.
+    DataError: it cannot be read or is empty, a line of a .jsonl file has neither, or every line of
+      another file is a JSON object.
   """
-  lines = [line for line in read_text(path).split("\n") if line.strip()]
   if ".jsonl" not in path.suffixes:
-    return lines
-  return [_prompt(path, number, line) for number, line in enumerate(lines, 1)]
+    return files.read_prompts(path)
+  return [_prompt(path, number, line) for number, line in files.lines(path)]
 
 
 def _prompt(path: pathlib.Path, number: int, line: str) -> str:

@@ -24,6 +24,7 @@ from sbdjax.bench.training import TrainingTiming, make_batch, time_step
 from sbdjax.cli import flags
 from sbdjax.cli.bench_common import build_model, make_update, report, uses_cache
 from sbdjax.cli.common import Parser, split_overrides
+from sbdjax.errors import UsageError
 from sbdjax.evals import record
 from sbdjax.kernels import backend
 from sbdjax.nn.config import check_attention
@@ -31,6 +32,8 @@ from sbdjax.nn.transformer import TransformerConfig
 from sbdjax.settings import to_dataclass
 
 _SMALL = dict(num_layers=2, d_model=128, num_heads=4, num_kv_heads=2, d_ff=344)
+# Fields of the model that differ from row to row, and the flag that they follow.
+_LISTED = dict(vocab_size="--vocabularies", mask_id="--vocabularies", max_seq_len="--lengths")
 
 
 def measure(
@@ -41,6 +44,9 @@ def measure(
   Args:
     args: parsed flags.
     model, loss: fields given as text.
+
+  Raises:
+    UsageError: a flag that is out of range, or a field of the model that differs from row to row.
   """
   lengths = flags.parse_ints(args.lengths, "--lengths")
   vocabularies = flags.parse_ints(args.vocabularies, "--vocabularies")
@@ -51,6 +57,9 @@ def measure(
     ("--vocabularies", min(vocabularies), 2),
   ):
     flags.at_least(value, least, flag)
+  for name, flag in _LISTED.items():
+    if name in model:
+      raise UsageError(f"leave out --model.{name}: it follows {flag}, row by row")
   cls = losses.get(args.loss, "--loss")
   # Its name while it was a field of the model.
   attention = model.pop("attention_backend", args.attention)

@@ -136,17 +136,24 @@ def table(rows: Sequence[dict[str, Any]], every: Sequence[dict[str, Any]], title
   shown = _table(_QUALITY, title)
   for row in rows:
     reference = paired.reference_of(row, every)
-    same = paired.same_text(row, reference)
     shown.add_row(
       _name(row, every),
       _cell(paired.tokens_per_forward(row), 2),
       _cell(paired.judge_nll(row), 3),
-      "same text" if same else _cell(paired.nll_difference(row, reference), 1, 100, "+"),
+      _loss(row, reference),
       "" if row["entropy"] is None else f"{row['entropy']:.2f}",
       f"{row['distinct_2']:.3f}",
       f"{row['repetition']:.3f}",
     )
   return shown
+
+
+def _loss(row: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
+  if row is reference:
+    return "reference"
+  if paired.same_text(row, reference):
+    return "same text"
+  return _cell(paired.nll_difference(row, reference), 1, 100, "+")
 
 
 def speed_table(
@@ -196,12 +203,21 @@ def conclude(rows: list[dict[str, Any]], workdir: pathlib.Path, console: Console
   console.print(f"points: {workdir / POINTS}\nplot:   {workdir / PICTURE}", highlight=False)
 
 
+def _prompts(row: Mapping[str, Any]) -> str:
+  """`240 prompts of the test split`."""
+  sweep = row["settings"]["sweep"]
+  origin = sweep.get("prompts") or f"the {sweep['split']} split"
+  return f"{row['prompts']} prompts of {origin}"
+
+
 def _notes(rows: Sequence[dict[str, Any]], timed: bool) -> Iterator[str]:
   first, sweep = rows[0], rows[0]["settings"]["sweep"]
+  prompts = " or ".join(dict.fromkeys(map(_prompts, rows)))
   yield (
-    f"{first['prompts']} prompts of the {sweep['split']} split, batch {first['batch_size']}. "
+    f"{prompts}, batch {first['batch_size']}. "
     f"[low, high]: 95 % bootstrap\nintervals over prompts. Judge NLL: nats per token under "
-    f"{sweep['judge']}. Reference:\nAR of the same model; where it is not here, the first AR."
+    f"{sweep['judge']}. Reference,\non the same prompts: AR of the same model; where it is not here, "
+    "the first AR,\nelse the first point."
   )
   yield (
     "H: mean entropy (nats) of the model's own next tokens; a bound of γ reveals\nabout 1 + γ/H "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,28 +14,6 @@ from sbdjax.bootstrap import Interval
 
 # (cost, quality) by ascending cost; the higher the quality, the better.
 Curve = Sequence[tuple[float, float]]
-
-
-class Comparison(NamedTuple):
-  """A point of one curve against another curve.
-
-  Attributes:
-    name, baseline: of the curves.
-    quality: of the point, which the baseline reaches too.
-    cost: of the point.
-    baseline_cost: what the baseline costs at that quality.
-  """
-
-  name: str
-  baseline: str
-  quality: float
-  cost: float
-  baseline_cost: float
-
-  @property
-  def ratio(self) -> float:
-    """Above 1 where the point is the cheaper one."""
-    return self.baseline_cost / self.cost
 
 
 class ByText(NamedTuple):
@@ -61,22 +39,12 @@ def cost_at(curve: Curve, quality: float) -> float | None:
 
   None: it never does, or does so from its first point on; nothing is extrapolated.
   """
+  if not curve or quality <= curve[0][1]:
+    return None
   for (cost, low), (next_cost, high) in zip(curve, curve[1:], strict=False):
     if low < quality <= high:
       return cost + (quality - low) / (high - low) * (next_cost - cost)
   return None
-
-
-def compare(curves: Mapping[str, Curve], baselines: Collection[str]) -> list[Comparison]:
-  """Every point of a curve that is no baseline against every baseline that reaches its quality."""
-  found = []
-  for name in (n for n in curves if n not in baselines):
-    for baseline in (n for n in curves if n in baselines):
-      for cost, quality in curves[name]:
-        other = cost_at(curves[baseline], quality)
-        if other is not None:
-          found.append(Comparison(name, baseline, quality, cost, other))
-  return found
 
 
 def ratio_interval(
@@ -144,8 +112,8 @@ def _reached(curve_RxPx2: np.ndarray, quality_R: np.ndarray, never_R: np.ndarray
   share_RxS = (quality_Rx1 - low_RxS) / np.where(inside_RxS, high_RxS - low_RxS, 1.0)
   at_RxS = cost_RxS + share_RxS * (next_RxS - cost_RxS)
   at_R = np.take_along_axis(at_RxS, np.argmax(inside_RxS, axis=1)[:, None], axis=1)[:, 0]
-  outside_R = np.where(quality_R <= curve_RxPx2[:, 0, 1], 0.0, never_R)
-  return np.where(inside_RxS.any(axis=1), at_R, outside_R)
+  first_R = quality_R <= curve_RxPx2[:, 0, 1]
+  return np.select([first_R, inside_RxS.any(axis=1)], [np.zeros_like(at_R), at_R], never_R)
 
 
 def _interval(value: float, drawn_RxPx2: np.ndarray, never: float | None) -> Interval:
@@ -179,17 +147,3 @@ def ends_shown(found: Iterable[Interval | None], digits: int = 2) -> str:
   if len(there) < 2:
     return "".join(shown(x, digits) for x in there)
   return f"{shown(there[0], digits)} to {shown(there[-1], digits)}"
-
-
-def markdown(found: Iterable[Comparison], quality: str, cost: str) -> list[str]:
-  """Lines of a table; `quality` and `cost` head columns. Of negated losses the sign is left out."""
-  lines = [
-    f"| model | baseline | {quality} | {cost} | {cost} of the baseline there | ratio |",
-    "|---|---|---|---|---|---|",
-  ]
-  for x in found:
-    lines.append(
-      f"| {x.name} | {x.baseline} | {abs(x.quality):.3f} | {x.cost:.1f} | {x.baseline_cost:.1f} | "
-      f"{x.ratio:.2f} |"
-    )
-  return lines if len(lines) > 2 else ["No quality is reached by both."]

@@ -15,8 +15,8 @@ import numpy as np
 
 from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
-from sbdjax.decode import flat_names
 from sbdjax.errors import UsageError
+from sbdjax.evals.sweep_points import key_of
 
 Row = Mapping[str, Any]
 
@@ -35,10 +35,10 @@ def read(path: pathlib.Path | str, speeds: pathlib.Path | str | None = None) -> 
 
 def with_speeds(rows: Iterable[Row], speeds: Row) -> list[dict]:
   """Rows with `speed`, from one timing run, where it timed them (see `speeds.measure`)."""
-  found = {_identity(timed): timed for timed in speeds["points"]}
+  found = {key_of(timed["settings"]): timed for timed in speeds["points"]}
   out = []
   for row in rows:
-    timed = found.get(_identity(row))
+    timed = found.get(key_of(row["settings"]))
     if timed is None:
       out.append(dict(row))
       continue
@@ -48,16 +48,19 @@ def with_speeds(rows: Iterable[Row], speeds: Row) -> list[dict]:
   return out
 
 
-def _identity(row: Row) -> str:
-  decoder = flat_names.modern(row["settings"]["decoder"])
-  return json.dumps([*model_of(row), decoder], sort_keys=True)
-
-
 def reference_of(row: Row, rows: Sequence[Row]) -> Row:
-  """What a point is compared with: AR of the same model, else the first AR, else the first point."""
-  of_ar = [r for r in rows if r["settings"]["decoder"]["name"] == "ar"]
+  """What a point of `rows` is compared with, on its own prompts.
+
+  That is AR of the same model, else the first AR, else the first point.
+  """
+  prompts = _prompts_of(row)
+  of_ar = [
+    r for r in rows if r["settings"]["decoder"]["name"] == "ar" and _prompts_of(r) == prompts
+  ]
   same = [r for r in of_ar if model_of(r) == model_of(row)]
-  return next(iter([*same, *of_ar, *rows]))
+  if of_ar:
+    return (same or of_ar)[0]
+  return next(r for r in rows if _prompts_of(r) == prompts)
 
 
 def model_of(row: Row) -> tuple[Any, ...]:
@@ -123,7 +126,7 @@ def nll_difference(row: Row, reference: Row) -> Interval:
 
 def _prompts_of(row: Row) -> tuple[Any, ...]:
   settings = row["settings"]
-  data = {name: value for name, value in settings["data"].items() if value}
+  data = {name: value for name, value in settings.get("data", {}).items() if value}
   return *(settings["sweep"].get(name) for name in _PROMPTS), settings.get("prompts_crc32"), data
 
 

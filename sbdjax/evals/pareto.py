@@ -62,7 +62,7 @@ def front(gains: Sequence[float | None], losses: Sequence[float]) -> list[bool]:
 
 
 def front_of(rows: Sequence[Row], gain: Gain) -> list[bool]:
-  """`front` of the points of a sweep, each against its own reference."""
+  """`front` of the points of a sweep, each by its gain and loss against its own reference."""
   references = [paired.reference_of(row, rows) for row in rows]
   found = [gain(row, of) for row, of in zip(rows, references, strict=True)]
   losses = [loss_of(row, of).value for row, of in zip(rows, references, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import numpy as np
 
 from sbdjax import remote
 from sbdjax.appending import append_line
+from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.errors import DataError, UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.train.environment import environment
@@ -92,13 +94,33 @@ def open_workdir(path: str) -> pathlib.Path:
 
 
 def check_same_vocabulary(model: Pretrained, judge: Pretrained, name: str) -> None:
-  """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it cannot."""
-  ours, theirs = model.need_tokenizer().vocab_size, judge.need_tokenizer().vocab_size
-  if ours != theirs:
+  """A judge reads token ids, so it must share the vocabulary. Raises UsageError if it does not."""
+  ours, theirs = model.need_tokenizer(), judge.need_tokenizer()
+  if ours.vocab_size != theirs.vocab_size:
     raise UsageError(
-      f"judge {name} has a vocabulary of {theirs} tokens, the decoded model one of {ours}: "
-      "choose the model it was fine-tuned from"
+      f"judge {name} has a vocabulary of {theirs.vocab_size} tokens, the decoded model one of "
+      f"{ours.vocab_size}: choose the model it was fine-tuned from"
     )
+  token = _differing_token(ours, theirs)
+  if token is not None:
+    raise UsageError(
+      f"judge {name} has another vocabulary of {ours.vocab_size} tokens than the decoded model: "
+      f"token {token} is another text; choose the model it was fine-tuned from"
+    )
+
+
+def _differing_token(ours: Tokenizer, theirs: Tokenizer) -> int | None:
+  """The first id that is other bytes in two vocabularies of one size; None where nothing tells.
+
+  A special token has no text, and fine-tuning may make one of any token.
+  """
+  if ours is theirs:
+    return None
+  try:
+    pairs = zip(ours.token_bytes(), theirs.token_bytes(), strict=True)
+  except UsageError:  # a token's text depends on its neighbours
+    return None
+  return next((i for i, (a, b) in enumerate(pairs) if a and b and a != b), None)
 
 
 class JsonLines:
@@ -116,7 +138,9 @@ class JsonLines:
     """
     self.path = path
     self.records: list[dict[str, Any]] = []
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    lines: list[bytes] = []
+    with contextlib.suppress(FileNotFoundError):  # another process may remove it after a look
+      lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     for number, line in enumerate(lines, 1):
       try:
         record = json.loads(line)

@@ -120,17 +120,22 @@ class Recorder:
     self.lines = record.JsonLines(pathlib.Path(path).expanduser())
     self._shared = shared
 
-  def once(self, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> None:
-    """Records {settings, **run(), provenance}, unless a record has these settings."""
+  def once(self, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> bool:
+    """Records {settings, **run(), provenance}, unless a record has these settings.
+
+    Returns:
+      Whether it ran.
+    """
     settings = json.loads(json.dumps(settings | self._shared))
     if any(line["settings"] == settings for line in self.lines.records):
-      return
+      return False
     start = time.perf_counter()
     found = run()
     self.lines.append({"settings": settings, **found, **record.provenance()})
     shown = {k: round(v, 4) for k, v in found.items() if isinstance(v, float)}
     seconds = time.perf_counter() - start
     print(settings["label"], settings.get("decoder", ""), shown, f"{seconds:.0f} s", flush=True)
+    return True
 
   def sweep(
     self,
@@ -157,5 +162,5 @@ class Recorder:
       }
       args = (model, decoders[limit], decoding, prompts, batch_size, seed, quality)
       program = (limit, jax.tree.structure(decoding.method))
-      self.once(about, functools.partial(measure, *args, warm_up=program not in programs))
-      programs.add(program)
+      if self.once(about, functools.partial(measure, *args, warm_up=program not in programs)):
+        programs.add(program)  # what was recorded before has compiled nothing here

@@ -7,6 +7,7 @@ can change. Speeds are a line of speeds.jsonl for the whole grid, timed in one r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 import time
@@ -32,6 +33,13 @@ from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.share import WHOLE, Share
 
 POINTS, SPEEDS = "points.jsonl", "speeds.jsonl"
+# Settings that choose prompts, beside the data.
+_PROMPTS = ("prompts", "num_prompts", "prompt_tokens", "split")
+
+
+def prompt_settings(point: Point) -> tuple[Any, ...]:
+  """What chooses its prompts: equal for points on the same text."""
+  return point.data, *(getattr(point.sweep, name) for name in _PROMPTS)
 
 
 class Bench:
@@ -42,6 +50,8 @@ class Bench:
     self._judges: dict[tuple[str, str], Judge] = {}
     self._decoders: dict[Any, TimedDecoder] = {}
     self._prompts: dict[Any, list[list[int]]] = {}
+    self._fingerprints: dict[tuple[str, str], int] = {}
+    self._judged: set[tuple[str, str]] = set()
 
   def model(self, name: str, adapter: str = "") -> Pretrained:
     key = (name, adapter)
@@ -52,6 +62,13 @@ class Bench:
   def decoding(self, point: Point) -> Pretrained:
     """The model that decodes a point."""
     return self.model(point.sweep.checkpoint, point.sweep.adapter)
+
+  def fingerprint(self, point: Point) -> int:
+    """Of the weights that decode a point."""
+    key = (point.sweep.checkpoint, point.sweep.adapter)
+    if key not in self._fingerprints:
+      self._fingerprints[key] = record.fingerprint(self.decoding(point).params)
+    return self._fingerprints[key]
 
   def judging(self, point: Point) -> tuple[str, str]:
     """Name and adapter of the model that scores a point's text; an adapter changes no score."""
@@ -82,8 +99,8 @@ class Bench:
       DataError: fewer such documents than asked for.
     """
     sweep, tokenizer = point.sweep, self.decoding(point).need_tokenizer()
-    chosen = (sweep.prompts, sweep.split, sweep.prompt_tokens, sweep.num_prompts)
-    key = (point.data, *chosen, tokenizer.vocab_size)
+    # Tokenizers of one origin are the same; those of one size need not be.
+    key = (prompt_settings(point), tokenizer.origin or sweep.checkpoint)
     if key not in self._prompts and sweep.prompts:
       texts = files.read_prompts(assets.resolve(sweep.prompts))[: sweep.num_prompts]
       self._prompts[key] = [prompting.encode(tokenizer, text) for text in texts]
@@ -112,7 +129,10 @@ class Bench:
     prompts = self.prompts(point)
     check_context(prompts, point.decoding.max_tokens, shape.max_seq_len, shape.vocab_size)
     judge = self.model(*self.judging(point))
-    record.check_same_vocabulary(model, judge, point.sweep.judge)
+    pair = (point.sweep.checkpoint, point.sweep.judge)
+    if pair not in self._judged:
+      record.check_same_vocabulary(model, judge, point.sweep.judge)
+      self._judged.add(pair)
     total = max(map(len, prompts)) + point.decoding.max_tokens
     if total > judge.lm.config.max_seq_len:
       raise UsageError(
@@ -176,18 +196,28 @@ def run_sweep(
   points = [bench.resolved(point) for point in points]
   for point in points:
     bench.check(point)
-  _check_timed_alike(points)
+  _check_timed_alike(bench, points)
   workdir = record.open_workdir(str(workdir))
-  with workdir_lock.hold(workdir, "sweep", share.name):
+  # A process that has nothing to write takes no lock: another one may hold the folder to conclude.
+  idle = bool(share.name) and not _missing(bench, share.mine(points), workdir)
+  with contextlib.nullcontext() if idle else workdir_lock.hold(workdir, "sweep", share.name):
     _measure(bench, points, SharedLines(workdir / POINTS, share), measuring, skipped, share)
     if not share.name:
       return _conclude(bench, points, workdir, measuring, skipped)
+  if _missing(bench, points, workdir):
+    return None
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(workdir_lock.hold(workdir, "sweep"))
     except UsageError:  # another process has not ended, and will see what this one has written
       return None
     return _conclude(bench, points, workdir, measuring, skipped)
+
+
+def _missing(bench: Bench, points: Sequence[Point], workdir: pathlib.Path) -> bool:
+  """Whether one of the points is not recorded yet."""
+  there = {key_of(r["settings"]) for r in SharedLines(workdir / POINTS).records}
+  return any(key_of(_settings(bench, point)) not in there for point in points)
 
 
 def _measure(
@@ -239,7 +269,7 @@ def _conclude(
 
 
 def _settings(bench: Bench, point: Point) -> dict[str, Any]:
-  settings = point.settings(record.fingerprint(bench.decoding(point).params))
+  settings = point.settings(bench.fingerprint(point))
   if point.sweep.prompts:  # a file may change
     settings["prompts_crc32"] = zlib.crc32(json.dumps(bench.prompts(point)).encode())
   return settings
@@ -271,20 +301,31 @@ def _time(
   return found
 
 
-# Settings of a timing run, which all points of a grid share, and those that choose its prompts.
+# Settings of a timing run, which all points of a grid share.
 _TIMING = ("batch_size", "repeats", "timed_prompts")
-_TIMED_ALIKE = (*_TIMING, "prompts", "num_prompts", "prompt_tokens", "split")
 
 
-def _check_timed_alike(points: Sequence[Point]) -> None:
-  first = points[0].sweep
-  for name in _TIMED_ALIKE if first.repeats else ():
-    others = {getattr(p.sweep, name) for p in points} - {getattr(first, name)}
-    if others:
-      raise UsageError(
-        f"points with sweep.{name}={getattr(first, name)} and {others.pop()} cannot be timed in "
-        "turns: give them the same, or time nothing (sweep.repeats=0)"
-      )
+def _check_timed_alike(bench: Bench, points: Sequence[Point]) -> None:
+  """Raises UsageError where points that are to be timed do not decode the same batches."""
+  first = points[0]
+  if not first.sweep.repeats:
+    return
+  todo = "cannot be timed in turns: give them the same, or time nothing (sweep.repeats=0)"
+  ours = _timed_alike(first)
+  for point in points:
+    for name, value in _timed_alike(point).items():
+      if value != ours[name]:
+        raise UsageError(f"points with {name}={ours[name]} and {value} {todo}")
+    if bench.prompts(point) != bench.prompts(first):
+      names = f"{first.sweep.checkpoint} and {point.sweep.checkpoint}"
+      raise UsageError(f"points of {names}, which have other tokenizers, {todo}")
+
+
+def _timed_alike(point: Point) -> dict[str, Any]:
+  """What points must have in common to be timed in turns."""
+  sweep = {f"sweep.{name}": getattr(point.sweep, name) for name in (*_TIMING, *_PROMPTS)}
+  fields = dataclasses.fields(point.data)
+  return sweep | {f"data.{field.name}": getattr(point.data, field.name) for field in fields}
 
 
 def _now() -> str:

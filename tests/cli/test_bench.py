@@ -69,6 +69,8 @@ def test_agreement():
     (["decoding", "--decoder.gamma=1"], 2, "no mask token"),
     (["decoding", "--decoder.name=ar"], 2, "leave out --decoder.name"),
     (["decoding", "--checkpoint=nothing"], 1, "no checkpoint at nothing"),
+    (["training", "--model.vocab_size=9"], 2, "leave out --model.vocab_size: it follows --vocab"),
+    (["training", "--model.max_seq_len=9"], 2, "leave out --model.max_seq_len: it follows --leng"),
   ],
 )
 def test_bad_input_is_one_line(capsys, args, code, message):

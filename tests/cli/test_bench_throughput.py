@@ -8,6 +8,7 @@ from sbdjax import __main__ as entry
 from sbdjax.bench import throughput
 from sbdjax.cli import bench_throughput as bench
 from sbdjax.decode.generate import Result
+from sbdjax.errors import DataError
 from tests.cli import checkpoints
 
 
@@ -88,10 +89,17 @@ def test_wrong_flags_are_one_line(tiny, flags, words, capsys):
 
 def test_a_line_without_a_prompt_is_named(tmp_path, tiny, capsys):
   path = tmp_path / "a.jsonl"
-  path.write_text('{"prompt": "Once"}\n{"text": 3}\n')
+  path.write_text('{"prompt": "Once"}\n\n{"text": 3}\n')
   flags = [f"--prompts={path}", "--least=2", "--most=8"]
   assert entry.main(["bench", "throughput", f"--checkpoint={tiny}", *flags]) == 1
-  assert "a.jsonl line 2" in capsys.readouterr().err
+  assert "a.jsonl line 3" in capsys.readouterr().err
+
+
+def test_json_lines_of_another_name_are_no_prompts(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text('{"prompt": "Once"}\n')
+  with pytest.raises(DataError, match="name it a.jsonl"):
+    bench.read_prompts(path)
 
 
 @pytest.mark.parametrize(("warm_up", "order"), [(True, "abab"), (False, "ab")])

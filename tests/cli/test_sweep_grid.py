@@ -70,6 +70,30 @@ def test_grids_that_cannot_be(tiny, words, message):
     points(tiny, *words)
 
 
+def grid_of(tiny, *words):
+  config = base(tiny, max_tokens=8)
+  return sweep_grid.points(config, sweep_grid.read(sweep_grid.parse(words), config), Bench())
+
+
+def test_ar_is_measured_on_all_prompts(tiny):
+  words = ("sweep.prompt_tokens=8,16", "decoder.gamma=0.1,0.2", "data.path=a.txt,b.txt")
+  told = [(p.decoding.name, p.sweep.prompt_tokens, p.data.path) for p in grid_of(tiny, *words)]
+  assert told[:4] == [("ar", n, path) for n in (8, 16) for path in ("a.txt", "b.txt")]
+  assert len(told) == 12 and {name for name, *_ in told[4:]} == {"sbd"}
+  assert [p.decoding.name for p in grid_of(tiny, "sweep.seed=0,1")] == ["ar", "sbd", "sbd"]
+
+
+def test_points_on_several_prompts_are_compared_each_with_ar_on_its_own(tiny, tmp_path, capsys):
+  flags = [
+    f"--checkpoint={tiny}", f"--workdir={tmp_path}", "--decoder.max_tokens=4",
+    "--sweep.split=validation", "--sweep.num_prompts=2", "--sweep.batch_size=2",
+    "--sweep.repeats=0", "--max_loss=1000000", "--grid", "sweep.prompt_tokens=3,4",
+  ]  # fmt: skip
+  assert entry.main(["sweep", *flags]) == 0
+  out = capsys.readouterr().out
+  assert out.split("[low, high]")[0].count("reference") == 2 and "best under" in out
+
+
 @pytest.fixture(scope="module")
 def swept(tiny, tmp_path_factory):
   """A workdir after a sweep told by flags, and those."""

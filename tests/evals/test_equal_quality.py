@@ -62,6 +62,17 @@ def test_a_lower_bound_takes_the_last_point_where_the_curve_does_not_reach():
   assert 2 < found.low < found.value < found.high == 4
 
 
+def test_a_quality_of_the_first_point_is_not_read_off_further_on():
+  """A curve that falls and rises again crosses a quality that it had from its first point on."""
+  curve = [(1, 0.6), (2, 0.4), (4, 0.7)]
+  assert equal_quality.cost_at(curve, 0.5) is None and equal_quality.cost_at([], 0.5) is None
+  np.testing.assert_allclose(equal_quality.cost_at(curve, 0.65), 2 + 2 * 0.25 / 0.3)
+  baseline = [of(*point) for point in curve]
+  assert equal_quality.ratio_interval(of(1, 0.5), baseline, same_texts=True) is None
+  found = equal_quality.least_interval(of(1, 0.5), baseline, same_texts=True)
+  np.testing.assert_allclose(found, (0,) * 3)
+
+
 def test_a_bound_that_no_resample_reached_is_said():
   some = [Interval(2.06, 1.4, math.inf), None, Interval(0.84, 0.0, 1.31)]
   assert equal_quality.shown(some[0]) == "2.06 [1.40, more]" and equal_quality.shown(None) == ""

@@ -38,6 +38,21 @@ def test_the_reference_is_ar_of_the_same_model_then_the_first_ar():
   assert paired.original_of(rows) is original and paired.original_of(rows[1:]) is None
 
 
+def test_the_reference_is_on_the_same_prompts():
+  """AR of the model on other prompts gives way to another model's AR, and to a point without AR."""
+  short, long, tuned, alone = (
+    row("original", "ar", prompt_tokens=8),
+    row("original", "ar", prompt_tokens=16),
+    row("tuned", "sbd", prompt_tokens=16),
+    row("original", "sbd", prompt_tokens=32),
+  )
+  rows = [short, long, tuned, alone, row("tuned", "ar", prompt_tokens=8)]
+  assert paired.reference_of(long, rows) is long and paired.reference_of(tuned, rows) is long
+  assert paired.reference_of(alone, rows) is alone
+  losses = [paired.nll_difference(r, paired.reference_of(r, rows)).value for r in rows]
+  assert losses == [0.0] * 5
+
+
 def test_intervals_are_of_sums_over_texts():
   found = paired.tokens_per_forward(row("a", "sbd"))
   assert found == bootstrap.ratio_of_sums([10, 20, 30], [10, 10, 10]) and found.value == 2.0
@@ -81,6 +96,18 @@ def test_speeds_are_those_of_one_run_batch_by_batch(tmp_path):
   later = {**fast, "speed": fast["speed"] | {"run": "later"}}
   assert paired.speed_ratio(later, slow) is None  # another run
   assert "speed" not in paired.read(plain)[0]
+
+
+def test_speeds_are_those_of_the_same_seed_and_prompts():
+  rows = [row("a", "sbd", seed=seed) for seed in (0, 1, 2)]
+  points = [
+    {"settings": r["settings"], "tokens": [10 * i], "seconds": [[1.0]]}
+    for i, r in enumerate(rows, 1)
+  ]
+  others = [row("a", "sbd", seed=0, split="validation"), row("a", "sbd", seed=0, batch_size=8)]
+  found = paired.with_speeds([*rows, *others], {"time": "then", "points": points})
+  assert [r["speed"]["tokens"] for r in found if "speed" in r] == [[10], [20], [30]]
+  assert not any("speed" in r for r in found[3:])
 
 
 def test_records_of_the_release_before_are_read():

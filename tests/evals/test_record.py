@@ -2,9 +2,12 @@
 
 import pytest
 
-from sbdjax.errors import DataError
+from sbdjax.data import tokenizers
+from sbdjax.data.llama2c_tokenizer import Llama2cTokenizer
+from sbdjax.data.number_tokenizer import NumberTokenizer
+from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import record
-from sbdjax.interop.pretrained import load_pretrained
+from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from tests.cli import checkpoints
 
 
@@ -12,6 +15,20 @@ def test_fingerprints_tell_weights_apart(tmp_path):
   paths = [checkpoints.write_tiny(tmp_path / f"{i}.safetensors", seed=i) for i in (0, 1)]
   crcs = [record.fingerprint(load_pretrained(p).params) for p in (*paths, paths[0])]
   assert crcs[0] == crcs[2] != crcs[1]
+
+
+def test_vocabularies_of_one_size_are_told_apart_by_their_tokens():
+  opened = lambda tokenizer: Pretrained(None, None, tokenizer, None)
+  ours = tokenizers.load_tokenizer("tok512")
+  for same in (ours, tokenizers.load_tokenizer("tok512", mask_id=512)):
+    record.check_same_vocabulary(opened(ours), opened(same), "x")
+  pieces = list(ours.pieces)
+  pieces[300], pieces[301] = pieces[301], pieces[300]
+  other = Llama2cTokenizer(tuple(pieces), ours.scores)
+  with pytest.raises(UsageError, match="another vocabulary of 512 tokens .* token 300 is another"):
+    record.check_same_vocabulary(opened(ours), opened(other), "x")
+  with pytest.raises(UsageError, match="judge x has a vocabulary of 9 tokens, .* one of 512"):
+    record.check_same_vocabulary(opened(ours), opened(NumberTokenizer(9)), "x")
 
 
 def test_json_lines(tmp_path):

@@ -112,6 +112,21 @@ def test_what_is_recorded_is_not_measured_again(recorded):
     samples.Recorder(str(path), {"corpus": "other"}).once({"label": "held-out"}, lambda: never(()))
 
 
+def test_after_what_is_recorded_the_first_that_runs_warms_up(tmp_path, monkeypatch):
+  ran = []
+
+  def measured(model, decoder, decoding, *args, warm_up):
+    ran.append((decoding.method.n_inner, warm_up))
+    return {}
+
+  monkeypatch.setattr(samples, "measure", measured)
+  recorder = samples.Recorder(str(tmp_path / "points.jsonl"), {})
+  for rules in ("1:0.3", "1:0.3,2:0.3,3:0.3"):  # loops are numbers of one program
+    settings = samples.self_speculative(6, samples.parse_rules(rules))
+    recorder.sweep("SSMD", MODEL, settings, PROMPTS, quality=None, **HOW)
+  assert ran == [(1, True), (2, True), (3, False)]
+
+
 def test_rules_are_loops_and_a_window():
   assert samples.parse_rules("2:0.083,1:linear:0.5") == [(2, Cosine(0.083)), (1, Linear(0.5))]
 

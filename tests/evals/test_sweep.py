@@ -1,10 +1,13 @@
 """Points of a sweep: out of a base and an entry of the grid, and when two are the same."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from sbdjax.data.text8_tokenizer import Text8Tokenizer
 from sbdjax.decode import AR
 from sbdjax.errors import UsageError
-from sbdjax.evals import sweep_points
+from sbdjax.evals import sweep, sweep_points
 
 
 def test_other_settings_or_weights_are_other_points():
@@ -94,3 +97,53 @@ def test_records_of_before_there_was_a_lookup_count():
   )
   found = sweep_points.make_point(base, {"decoder.lookup": "text"}).settings(1)
   assert sweep_points.key_of(old) != sweep_points.key_of(found)
+
+
+class Opened(sweep.Bench):
+  """Models with nothing but a tokenizer: text8's, or for "B" one of the same size."""
+
+  def decoding(self, point):
+    tokenizer = Text8Tokenizer()
+    if point.sweep.checkpoint == "B":
+      tokenizer.encode = lambda text: [26 - i for i in Text8Tokenizer().encode(text)]
+    return SimpleNamespace(need_tokenizer=lambda: tokenizer)
+
+  def resolved(self, point):
+    return point
+
+  def check(self, point):
+    self.prompts(point)
+
+
+def points_of(path, *entries, **fixed):
+  base = {"sweep": {"checkpoint": "A", "prompts": str(path), **fixed}, "decoder": {"name": "ar"}}
+  return [sweep_points.make_point(base, entry) for entry in entries]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+  path = tmp_path / "prompts.txt"
+  path.write_text("abc\nz\n")
+  return path
+
+
+def test_tokenizers_of_one_size_read_prompts_each_in_its_way(prompts):
+  bench = Opened()
+  ours, theirs = points_of(prompts, {}, {"sweep.checkpoint": "B"})
+  assert bench.prompts(ours) == [[1, 2, 3], [26]] and bench.prompts(theirs) == [[25, 24, 23], [0]]
+  assert bench.prompts(ours) is bench.prompts(ours)
+
+
+@pytest.mark.parametrize(
+  ("entry", "message"),
+  [
+    ({"sweep.prompt_tokens": 8}, "sweep.prompt_tokens=16 and 8 cannot be timed in turns"),
+    ({"data.path": "b.txt"}, "data.path= and b.txt cannot be timed in turns"),
+    ({"sweep.checkpoint": "B"}, "points of A and B, which have other tokenizers, cannot be timed"),
+  ],
+)
+def test_points_on_other_prompts_are_not_timed_in_turns(prompts, tmp_path, entry, message):
+  points = points_of(prompts, {}, entry)
+  with pytest.raises(UsageError, match=message):
+    sweep.run_sweep(points, tmp_path / "w", print, print, bench=Opened())
+  assert not (tmp_path / "w").exists()
