@@ -164,7 +164,8 @@ def generate_many(
 
   Args:
     model: as of `generate`.
-    requests: prompts or `Request`s, or a single one; an iterator is read `window` requests ahead, never to its end.
+    requests: prompts or `Request`s, or a single one; an iterator is read `window` requests ahead,
+      never to its end.
     method: as of `generate`.
     max_tokens: of requests that have no limit of their own.
     seed: of the noise of requests that have no seed of their own. It is that of the request's id;

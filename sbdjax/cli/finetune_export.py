@@ -22,12 +22,12 @@ from sbdjax.errors import UsageError
 from sbdjax.foreign import read_json
 from sbdjax.interop.pretrained import STORED, Pretrained, load_pretrained
 from sbdjax.nn import adapter
-from sbdjax.train import checkpoints
+from sbdjax.train import checkpoints, inventory
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.task import TrainConfig
 
 CARD, ADAPTER = "README.md", "adapter.safetensors"
-# Beside the folder: of which run and step it is.
+# Beside the folder: of which checkpoint it is.
 _STAMP = "exported.json"
 _SHARD_BYTES = 5_000_000_000
 
@@ -40,7 +40,7 @@ def export(
   dtype: str | None,
   console: Console,
 ) -> None:
-  """Writes the model of a training workdir, unless it is there; of other settings or another step, in its place.
+  """Writes the model of a training workdir, unless it is there; of another checkpoint, in its place.
 
   Args:
     folder: to write.
@@ -54,15 +54,14 @@ def export(
     UsageError, CheckpointError: it cannot be written.
   """
   stamp = folder.parent / _STAMP
-  # The same settings train the same weights.
-  settings = zlib.crc32((workdir / "config.json").read_bytes())
-  now = {"step": checkpoints.steps(workdir)[-1], "dtype": dtype, "settings": settings}
+  step = checkpoints.steps(workdir)[-1]
+  files = (workdir / checkpoints.FOLDER / str(step) / inventory.FILE).read_bytes()  # their sums
+  now = {"step": step, "dtype": dtype, "checkpoint": zlib.crc32(files)}
   done = stamp.is_file() and folder.is_dir() and read_json(stamp) == now
   if not done:
-    if stamp.is_file() and folder.is_dir():  # ours, of an earlier end
-      shutil.rmtree(folder)
-    if not folder.exists():  # ours from here on, whenever this ends
+    if stamp.is_file() or not folder.exists():  # ours, and half made from here on
       write_atomically(stamp, lambda file: file.write(b"{}\n"))
+      shutil.rmtree(folder, ignore_errors=True)
     model = load_pretrained(workdir, dtype=dtype or _dtype_of(base))
     _write(folder, model, dtype)
     text = card(folder.parent.name, workdir, base, method)

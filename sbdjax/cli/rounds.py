@@ -28,6 +28,7 @@ from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.settings import nearest, to_dataclass
 from sbdjax.share import Share
+from sbdjax.train import trainer
 
 # Seconds between two looks for what other processes collect.
 _POLL = 1.0
@@ -138,5 +139,8 @@ def run(
       time.sleep(_POLL)
     state = train(each.config, each.folder)
     if int(state.step) < each.config.train.steps:
+      return None
+    if number < len(rounds) and trainer.asked_to_stop():  # in its last update
+      console.print(f"stopped: round {number} is saved, the same command goes on with the next")
       return None
   return rounds[-1].folder

@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
 import pytest
 
 from sbdjax.errors import CheckpointError, DivergedError, UsageError
-from sbdjax.train import checkpoints, profile
+from sbdjax.train import checkpoints, profile, trainer
 from sbdjax.train.optim import OptimConfig
 from sbdjax.train.parallel import ParallelConfig
 from sbdjax.train.profile import Steps
@@ -31,7 +32,7 @@ class EvalBatches:
     return iter([toy.make_batch(1000), toy.make_batch(1001)])
 
 
-def run_toy(workdir, on_batch=lambda step: None, edit=lambda step, batch: batch, record=None, loss=None, params=None, **config):  # fmt: skip
+def run_toy(workdir, on_batch=lambda step: None, edit=lambda step, batch: batch, record=None, loss=None, params=None, profile=None, **config):  # fmt: skip
   task = Task(
     lm=toy.LM,
     loss_fn=loss or toy.masked_loss,
@@ -46,6 +47,7 @@ def run_toy(workdir, on_batch=lambda step: None, edit=lambda step, batch: batch,
     ParallelConfig(),
     workdir,
     record or {"train": {"steps": 24}},
+    profile=profile,
   )
 
 
@@ -134,6 +136,22 @@ def test_a_finished_run_starts_no_update_and_says_so(uninterrupted, tmp_path, ca
   state = run_toy(workdir, on_batch=given.append)
   assert _bits(state) == _bits(reference) and given == [0]  # one look at its shape
   assert f"{workdir} is finished: all 24 steps are done" in capsys.readouterr().out
+
+
+def test_updates_to_profile_that_were_run_before_are_told(uninterrupted, capsys):
+  run_toy(uninterrupted[1], profile=Steps(3, 4))
+  assert "--profile=3:4: updates up to 24 were run before" in capsys.readouterr().out
+  run_toy(uninterrupted[1])
+  assert "--profile" not in capsys.readouterr().out
+
+
+def test_processes_that_read_other_steps_do_not_train_together(monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  found = {"process_allgather": lambda step: np.array([step, 20])}
+  monkeypatch.setattr(trainer, "multihost_utils", types.SimpleNamespace(**found))
+  trainer._check_same_step(20)
+  with pytest.raises(CheckpointError, match=r"different steps \(\[20, 24\]\)"):
+    trainer._check_same_step(24)
 
 
 def test_two_runs_do_not_share_a_workdir(tmp_path, uninterrupted):
