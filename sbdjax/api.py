@@ -338,7 +338,8 @@ def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Sc
     )
   if min(row) < 0 or max(row) >= config.vocab_size:
     raise UsageError(
-      f"a text holds token {max(row) if min(row) >= 0 else min(row)}, and the model knows 0 to {config.vocab_size - 1}"
+      f"a text holds token {max(row) if min(row) >= 0 else min(row)}, "
+      f"and the model knows 0 to {config.vocab_size - 1}"
     )
   mask_id = need_mask_token(model.lm.config, "it has no any-order bound")
   tokens = np.asarray([row], np.int32)

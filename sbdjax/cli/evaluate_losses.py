@@ -4,8 +4,9 @@
 document a row). Reported are the next-token loss in nats per token (the mean over all targets), and
 for a model with a mask token the loss on masked tokens in blocks of --block_size, whose masks
 follow from --seed. Of a masked-diffusion model it is the any-order bound, one random number of masks
-a row, in nats (nelbo) and bits per token; of block diffusion its bound, in blocks of the model's own; of a self-speculative one that of its drafts, and the same
-sum for its targets (which bounds nothing: experiments/ssmd_text8 has the exact likelihood).
+a row, in nats (nelbo) and bits per token; of block diffusion its bound, in blocks of the model's own;
+of a self-speculative model that of its drafts, and the same sum for its targets (which bounds
+nothing: experiments/ssmd_text8 has the exact likelihood).
 `--data.source=text --data.path=FILE --data.split_sizes=(60,0,0) --split=train` takes the first 60
 documents of FILE. A document of more than data.seq_len tokens continues in another row, without what
 came before; with --truncate its rest is left out.

@@ -103,7 +103,10 @@ def _resampled(x: ByText, resamples: int, seed: int) -> np.ndarray:
 
 
 def _reached(curve_RxPx2: np.ndarray, quality_R: np.ndarray, never_R: np.ndarray) -> np.ndarray:
-  """`cost_at` in every resample, [R]; 0 from the first point on, and `never` where the curve does not have that quality."""
+  """`cost_at` in every resample, [R].
+
+  0 where the curve has the quality from its first point on, and `never` where it does not have it.
+  """
   (cost_RxS, low_RxS), (next_RxS, high_RxS) = (
     np.moveaxis(ends_RxSx2, -1, 0) for ends_RxSx2 in (curve_RxPx2[:, :-1], curve_RxPx2[:, 1:])
   )

@@ -261,8 +261,8 @@ def _check_same_step(step: int) -> None:
   steps = set(multihost_utils.process_allgather(np.int32(step)).ravel().tolist())
   if len(steps) > 1:
     raise CheckpointError(
-      f"processes read checkpoints of different steps ({sorted(steps)}): the file system does not show all of "
-      "them the newest one yet. Run the command again"
+      f"processes read checkpoints of different steps ({sorted(steps)}): the file system does not "
+      "show all of them the newest one yet. Run the command again"
     )
 
 
