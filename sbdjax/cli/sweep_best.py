@@ -24,10 +24,10 @@ _FRONTS = (
 
 
 def varying(rows: Sequence[Row]) -> list[str]:
-  """Settings in which the points differ, "decoder." and "sweep." left out."""
+  """Settings in which the points differ, without the names of their sections."""
   found: dict[str, set[str]] = {}
-  for section in ("sweep", "decoder"):
-    every = [row["settings"][section] for row in rows]
+  for section in ("sweep", "decoder", "data"):
+    every = [row["settings"].get(section, {}) for row in rows]
     for name in dict.fromkeys(name for settings in every for name in settings):
       # Among the points that have it: the block size of one method is no setting of another.
       found.setdefault(name, set()).update(str(s[name]) for s in every if name in s)
@@ -36,8 +36,8 @@ def varying(rows: Sequence[Row]) -> list[str]:
 
 
 def _setting(row: Row, name: str) -> str:
-  for section in ("decoder", "sweep"):
-    if name in row["settings"][section]:
+  for section in ("decoder", "sweep", "data"):
+    if name in row["settings"].get(section, {}):
       value = row["settings"][section][name]
       return f"{value:g}" if isinstance(value, float) else str(value)
   return ""
@@ -114,8 +114,8 @@ def conclude(
   console.print(table(rows))
   console.print(
     "[low, high]: 95 % paired bootstrap intervals over prompts. Front: no other point\nis better in "
-    "loss and in tokens per forward (F) or per second (S). Reference: AR\nof the same model, else "
-    "the first point.",
+    "loss and in tokens per forward (F) or per second (S). Reference, on\nthe same prompts: AR of "
+    "the same model, else the first AR, else the first point.",
     style="bright_black",
     highlight=False,
     markup=False,

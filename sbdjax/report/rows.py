@@ -129,8 +129,8 @@ def _timed(timed: Mapping[str, Any]) -> tuple[list[float], list[float]] | None:
 
 
 def _identity(record: Record) -> str:
-  """Tells a point of a sweep from the others: model, adapter and method."""
-  names = ("sweep.checkpoint", "sweep.adapter", "weights_crc32", "decoder")
+  """Tells a point of a sweep that was timed from the others: model, adapter, method and seed."""
+  names = ("sweep.checkpoint", "sweep.adapter", "sweep.seed", "weights_crc32", "decoder")
   return json.dumps(
     [measures.find(record, f"settings.{name}") or "" for name in names], sort_keys=True
   )
