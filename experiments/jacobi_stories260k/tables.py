@@ -144,13 +144,21 @@ def nll(label: str) -> Interval:
   return paired.judge_nll(point("methods", label, "AR" if label == ORIGINAL else "Jacobi"))
 
 
-def schedules_differ() -> float:
-  """Tokens per forward between the best and the worst of the trainings with noisy context in one block."""
-  found = [
-    r["tpf"] for r in read(HERE / "ablation.jsonl")
-    if r["settings"]["sweep"]["label"].endswith("NC")
-  ]  # fmt: skip
-  return max(found) - min(found)
+def _training(label: str) -> tuple[dict, dict]:
+  """A record of ablation.jsonl, and the one it differs from in one setting."""
+  _, first, *others = read(HERE / "ablation.jsonl")
+  (found,) = [r for r in others if r["settings"]["sweep"]["label"] == label]
+  return found, first
+
+
+def times_first(label: str) -> Interval:
+  """Tokens per forward of a training / those of the first."""
+  return paired.forwards_ratio(*_training(label))
+
+
+def above_first(label: str) -> tuple[float, ...]:
+  """Judge NLL of a training above that of the first, a share of it, with its bounds."""
+  return tuple(x for x in paired.nll_difference(*_training(label)) if x is not None)
 
 
 def second_block_adds() -> float:
