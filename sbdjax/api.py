@@ -25,7 +25,7 @@ from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.diffusion.static import Static
-from sbdjax.decode.generate import Decoder, Result
+from sbdjax.decode.generate import Decoder, Result, check_prompt
 from sbdjax.decode.method import Method
 from sbdjax.decode.programs import Shared, shared
 from sbdjax.decode.stops import Stops
@@ -312,6 +312,9 @@ def score(
   rows = [_ids(opened, text) for text in _several(texts)]
   if not rows:
     raise UsageError("no texts to score")
+  config = opened.lm.config
+  for i, row in enumerate(rows):
+    check_prompt(row, 0, config.max_seq_len, config.vocab_size, f"text {i}")
   attention = "full" if isinstance(opened.lm, SigmaLM) else opened.generation.attention
   if attention == "causal":
     if any(len(row) < 2 for row in rows):
@@ -329,18 +332,8 @@ def score(
 
 
 def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
-  config = model.lm.config
   if not len(row):
     raise UsageError("a text to score is empty")
-  if len(row) > config.max_seq_len:
-    raise UsageError(
-      f"a text of {len(row)} tokens is longer than the model's context of {config.max_seq_len}"
-    )
-  if min(row) < 0 or max(row) >= config.vocab_size:
-    raise UsageError(
-      f"a text holds token {max(row) if min(row) >= 0 else min(row)}, "
-      f"and the model knows 0 to {config.vocab_size - 1}"
-    )
   mask_id = need_mask_token(model.lm.config, "it has no any-order bound")
   tokens = np.asarray([row], np.int32)
   keys = jax.random.key(seed)[None]

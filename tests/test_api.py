@@ -275,10 +275,13 @@ def _any_order():
     (lambda m: sbdjax.generate(m, "a", sbdjax.decode.SSMD()), "not for this kind of model"),
     (lambda m: sbdjax.score(m, [[1]]), "fewer than two tokens"),
     (lambda m: sbdjax.score(m, []), "no texts"),
-    (lambda m: sbdjax.score(_any_order(), [[1] * 65]), "65 tokens is longer than .* 64"),
+    (
+      lambda m: sbdjax.score(_any_order(), [[1] * 65]),
+      "text 0 has 65 tokens, more than the model's context of 64",
+    ),
     (
       lambda m: sbdjax.score(_any_order(), [[1, 13]]),
-      "holds token 13, and the model knows 0 to 12",
+      "text 0 holds token 13; the model knows 0..12",
     ),
   ],
 )

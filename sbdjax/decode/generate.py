@@ -117,6 +117,10 @@ def check_prompt(
   Raises:
     UsageError: the prompt plus `max_tokens` exceeds the context, or holds an id the model lacks.
   """
+  if len(prompt) > max_seq_len and not max_tokens:
+    raise UsageError(
+      f"{name} has {len(prompt)} tokens, more than the model's context of {max_seq_len}: shorten it"
+    )
   if len(prompt) + max_tokens > max_seq_len:
     raise UsageError(
       f"{name} has {len(prompt)} tokens; with max_tokens={max_tokens} that exceeds the "

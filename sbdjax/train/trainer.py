@@ -99,12 +99,8 @@ def train(
     changes = run_records.write(workdir, record, beside, finished) if primary else []
     progress = make_progress(config.steps, start, silent=not primary)
     stack.callback(progress.close)
-    for line in _opening(run, config, workdir, start, about, changes):
+    for line in _opening(run, config, workdir, start, about, changes, profile):
       progress.note(line)
-    if profile is not None and profile.first <= start:
-      progress.note(
-        f"--profile={profile.first}:{profile.last}: updates up to {start} were run before, and are not traced"
-      )
     writer = None
     if primary:
       told = Run(workdir, start, record, tracking)
@@ -194,6 +190,7 @@ def _opening(
   start: int,
   about: Sequence[str],
   changes: Sequence[str],
+  profile: Steps | None,
 ) -> Iterator[str]:
   """What is printed before the first update: what runs where, what is resumed, what fills batches up."""
   if about:
@@ -202,6 +199,9 @@ def _opening(
     yield f"{workdir} is finished: all {start} steps are done (another --workdir, or more train.steps)"
   elif start:
     yield f"resuming {workdir} at step {start}"
+  if profile is not None and profile.first <= start:
+    flag = f"--profile={profile.first}:{profile.last}"
+    yield f"{flag}: updates up to {start} were run before, and are not traced"
   if start:
     yield from (f"changed since the last start: {change}" for change in changes)
   if run.rows > config.batch_size:

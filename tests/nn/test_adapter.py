@@ -66,7 +66,7 @@ def block_of(lm, prefill, params, tokens, num_causal):
 
 @functools.cache
 def hidden_of(lm):
-  """Hidden states of a forward without a cache, as one program."""
+  """A jitted forward without a cache, which returns hidden states."""
   return quick_jit(
     lambda params, tokens, at, mask: lm.apply(params, tokens, positions_BxT=at, mask=mask)[0]
   )
