@@ -153,7 +153,33 @@ OF_CACHES = (
     "mdm", "masked diffusion, 5,000 updates", _cached(("none", "prefix", "dual"), block_size=8)
   ),
 )
-SETS = {"methods": MODELS, "budgets": OF_BUDGETS, "caches": OF_CACHES}
+# Further trainings, of other seeds, are measured by the main decoders of each model: those with these settings
+# (None: that do not set it).
+MAIN: tuple[dict[str, Any], ...] = (
+  {"name": "ar"},
+  {"name": "jacobi", "pool": None},
+  {"name": "jacobi_window", "pool": "ngrams"},
+  *({"rule": "eb_entropy", "block_size": 8, "gamma": gamma} for gamma in (0.0, 0.1, 0.2)),
+  {"rule": "factor", "f": 0.5},
+  {"rule": "confidence_threshold", "tau": 0.9},
+  {"drafting": "alternating", "block_size": 4},
+  {"candidates": True},
+  {"name": "static", "temperature": None},
+  {"name": "freedave", "draft_steps": 4, "eager": True, "threshold": None, "temperature": None},
+  {"name": "ssmd", "dtau": 0.05, "n_inner": 1},
+)
+
+
+def has(flat: dict[str, Any], wanted: dict[str, Any]) -> bool:
+  """Whether settings of a decoder are those wanted; None: not set."""
+  return all(flat.get(name) == value for name, value in wanted.items())
+
+
+OF_SEEDS = tuple(
+  model._replace(decoders=[d for d in model.decoders if any(has(d, main) for main in MAIN)])
+  for model in MODELS
+)
+SETS = {"methods": MODELS, "budgets": OF_BUDGETS, "caches": OF_CACHES, "seeds": OF_SEEDS}
 
 
 def measurements(model: Pretrained, asked: Sequence[Exercise], passes: Sequence[Pass]) -> dict:
@@ -212,6 +238,7 @@ class Bench:
 
   def __init__(self, path: pathlib.Path):
     self.model = load_pretrained(str(path))
+    self.seed = json.loads((path / "config.json").read_text())["train"]["seed"]  # of the training
     self.weights = record.fingerprint(self.model.params)
     eos_ids = self.model.generation.eos_ids
     self._decoder = TimedDecoder(
@@ -224,8 +251,9 @@ class Bench:
     """Everything the outcome depends on besides program and machine."""
     decoding = from_flat({**flat, "max_tokens": MAX_TOKENS})
     decoding = decoding.for_model(self.model.lm, self.model.generation)
+    of_model = {"checkpoint": model.folder, "label": model.label, "weights_crc32": self.weights}
     return {
-      "model": {"checkpoint": model.folder, "label": model.label, "weights_crc32": self.weights},
+      "model": of_model | {"seed": self.seed},
       "decoder": decoding.flat(),
       "exercises": {"split": "test", "count": args.count, "seed": args.seed},
       "batch_size": args.batch_size,
