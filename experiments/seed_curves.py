@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sbdjax import figures
+from sbdjax import bootstrap, figures
 from sbdjax.evals import record
 
 UNITS = {False: ("nats per token", 1.0), True: ("bits per character", 1 / math.log(2))}
@@ -81,18 +81,6 @@ def above(
   return [ours[seed] / theirs[seed] - 1 for seed in sorted(ours)]
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
-  """(mean, least, most) over seeds."""
-  return sum(values) / len(values), min(values), max(values)
-
-
-def shown(values: Sequence[float], form: str, scale: float = 1.0, unit: str = "") -> str:
-  """`mean [least, most]`, or the value alone of one seed."""
-  mean, least, most = (f"{scale * x:{form}}" for x in spread(values))
-  bounds = f" [{least}, {most}]" if len(values) > 1 else ""
-  return f"{mean}{unit}{bounds}"
-
-
 def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
   """A panel for each metric, a colour for each training; a PDF is written beside the PNG."""
   names = list(dict.fromkeys(run["run"] for run in runs))
@@ -107,7 +95,8 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
           continue
         steps = [step for step, _ in curves[0]]
         seeds = [
-          spread(values) for values in zip(*([v for _, v in c] for c in curves), strict=True)
+          bootstrap.spread(values)
+          for values in zip(*([v for _, v in c] for c in curves), strict=True)
         ]
         mean, least, most = zip(*seeds, strict=True)
         colour, marker = figures.COLOURS[number], figures.MARKERS[number]

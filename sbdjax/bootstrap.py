@@ -37,18 +37,20 @@ class Interval(NamedTuple):
   low: float | None = None
   high: float | None = None
 
-  def shown(self, digits: int = 2, scale: float = 1.0, sign: str = "") -> str:
+  def shown(self, digits: int = 2, scale: float = 1.0, sign: str = "", unit: str = "") -> str:
     """`x [lo, hi]`; the value alone without bounds.
 
     Args:
       digits: after the point.
       scale: of all three, as 100 for per cent.
       sign: of the value and the bounds, "+" to show it always.
+      unit: after the value, as " %".
     """
     value, *bounds = (
       None if x is None else f"{scale * x:{sign}.{digits}f}" for x in (self.value, *self[1:])
     )
-    return f"{value}" if None in bounds else f"{value} [{', '.join(map(str, bounds))}]"
+    shown = f"{value}{unit}"
+    return shown if None in bounds else f"{shown} [{', '.join(map(str, bounds))}]"
 
 
 def normal(value: float, stderr: float | None) -> Interval:
@@ -60,6 +62,12 @@ def normal(value: float, stderr: float | None) -> Interval:
   if stderr is None:
     return Interval(value)
   return Interval(value, value - _NORMAL_95 * stderr, value + _NORMAL_95 * stderr)
+
+
+def spread(values: Sequence[float]) -> Interval:
+  """The mean of a few trainings, with the least and the most of them in place of bounds; of one, the value alone."""
+  found = sum(values) / len(values)
+  return Interval(found, min(values), max(values)) if len(values) > 1 else Interval(found)
 
 
 def mean(values: np.ndarray) -> np.ndarray:

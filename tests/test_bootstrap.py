@@ -95,9 +95,15 @@ def test_many_ratios_at_once_are_those_one_by_one(monkeypatch):
       bootstrap.ratios_of_sums([pairs[0], wrong])
 
 
+def test_seeds_are_said_with_the_least_and_the_most():
+  assert bootstrap.spread([1.0, 4.0, 2.5]) == (2.5, 1.0, 4.0)
+  assert bootstrap.spread([1.25]) == (1.25, None, None)
+
+
 def test_shown():
   found = bootstrap.Interval(0.0644, 0.0371, 0.093)
   assert found.shown(1, scale=100, sign="+") == "+6.4 [+3.7, +9.3]"
+  assert found.shown(1, 100, unit=" %") == "6.4 % [3.7, 9.3]"
   assert bootstrap.Interval(1.0).shown() == "1.00"
   with pytest.raises(ValueError, match="nothing to draw"):
     bootstrap.interval([])

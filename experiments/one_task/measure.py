@@ -251,7 +251,8 @@ class Bench:
     """Everything the outcome depends on besides program and machine."""
     decoding = from_flat({**flat, "max_tokens": MAX_TOKENS})
     decoding = decoding.for_model(self.model.lm, self.model.generation)
-    of_model = {"checkpoint": model.folder, "label": model.label, "weights_crc32": self.weights}
+    label = model.label + (f", seed {self.seed}" if self.seed else "")
+    of_model = {"checkpoint": model.folder, "label": label, "weights_crc32": self.weights}
     return {
       "model": of_model | {"seed": self.seed},
       "decoder": decoding.flat(),

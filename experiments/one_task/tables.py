@@ -36,6 +36,7 @@ ALLOWED = 0.02  # of accuracy below AR
 WITH_AR = {"SBD without the NTP term": "SBD"}
 # What a model's other decodings are compared with: the first of these that it has, with its first setting.
 ONE_BY_ONE = ("ar", "static", "mdm")
+SEEDS = ("", ", seed 1", ", seed 2")  # what follows the name of a model
 # They promise the text of another decoding: `reproduced`.
 LOSSLESS = ("sbd_verified", "jacobi", "jacobi_window", "jacobi_multiblock", "freedave")
 
@@ -116,13 +117,18 @@ def one(model: str, name: str, **wanted: Any) -> Record:
   wanted = {"temperature": 0.0} | wanted if name in ("static", "freedave") else wanted
   (found,) = (
     record
-    for file in ("points.jsonl", "budgets.jsonl")
+    for file in ("points.jsonl", "budgets.jsonl", "seeds.jsonl")
     for record in recorded(HERE / file)[1]
     if record["settings"]["model"]["label"] == model
     and record["settings"]["decoder"]["name"] == name
     and all(record["settings"]["decoder"].get(k) == v for k, v in wanted.items())
   )
   return found
+
+
+def of_seeds(model: str, name: str, **wanted: Any) -> list[Record]:
+  """`one` of every training of the model, whatever its seed; the first is that of points.jsonl."""
+  return [one(f"{model}{ending}", name, **wanted) for ending in SEEDS]
 
 
 def matched(record: Record) -> Interval:
@@ -194,6 +200,24 @@ def speed(**wanted: Any) -> Interval:
   ratio = paired.speed_ratio(found, ar)
   assert ratio is not None and paired.same_text(found, ar)
   return ratio
+
+
+def right_of_seeds(model: str, name: str, **wanted: Any) -> Interval:
+  """`right`: mean of the seeds, the least, the most."""
+  return bootstrap.spread([matched(r).value for r in of_seeds(model, name, **wanted)])
+
+
+def tpf_of_seeds(model: str, name: str, **wanted: Any) -> Interval:
+  """`tpf`: mean of the seeds, the least, the most."""
+  return bootstrap.spread([per_forward(r).value for r in of_seeds(model, name, **wanted)])
+
+
+def above_of_seeds(ours: tuple[str, str, dict], other: tuple[str, str, dict]) -> list[Interval]:
+  """`points_above` of a decoding against another, seed by seed; each is (model, name, settings)."""
+  pairs = zip(
+    *(of_seeds(model, name, **wanted) for model, name, wanted in (ours, other)), strict=True
+  )
+  return [points_above(*pair) for pair in pairs]
 
 
 def more_right(ours: dict[str, Any], other: dict[str, Any]) -> Interval:
@@ -431,6 +455,32 @@ def errors(points: Sequence[Point], records: Sequence[Record]) -> Table:
     "Wrong tokens, of all and by how many to the left were still masked when they were revealed"
   )
   return Table(title, heads, lines)
+
+
+def seeds() -> str:
+  """Three trainings of each model by the main decoders: each one's exact match, and means of all."""
+  records = [r for file in ("points.jsonl", "seeds.jsonl") for r in recorded(HERE / file)[1]]
+  of_second = [r for r in records if r["settings"]["model"]["label"].endswith(SEEDS[1])]
+  points = rows.points([File("Main decoders", of_second)])
+  lines = []
+  for point, second in zip(points, of_second, strict=True):
+    model, decoder = point.label.removesuffix(SEEDS[1]), dict(second["settings"]["decoder"])
+    found = of_seeds(model, decoder.pop("name"), **decoder)
+    texts = {texts_of(r, records) for r in found}
+    lines.append(
+      (
+        model,
+        ", ".join(filter(None, (in_words(point), rows.annotation(point.decoder)))),
+        *(as_percent(matched(r)) for r in found),
+        bootstrap.spread([matched(r).value for r in found]).shown(0, 100, unit=" %"),
+        bootstrap.spread([per_forward(r).value for r in found]).shown(),
+        "NO" if "NO" in texts else texts.pop(),
+      )
+    )
+  head = (
+    "model", "decoding", "exact match: seed 0", "seed 1", "seed 2", "mean", "tokens per forward", "texts",
+  )  # fmt: skip
+  return markdown.table(head, lines)
 
 
 def caches() -> str:

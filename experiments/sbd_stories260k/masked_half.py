@@ -9,9 +9,9 @@ import argparse
 import functools
 import pathlib
 import sys
-from collections.abc import Sequence
 from typing import Any
 
+from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
 from sbdjax.evals import markdown, paired
 
@@ -33,26 +33,21 @@ def short_runs() -> dict[str, list[dict[Any, dict[str, Any]]]]:
   return {training: list(seeds.values()) for training, seeds in found.items()}
 
 
-def over_seeds(values: Sequence[float], form: str) -> str:
-  """`mean [least, most]`."""
-  return f"{sum(values) / len(values):{form}} [{min(values):{form}}, {max(values):{form}}]"
-
-
 def training() -> str:
   """Short runs that differ in what the masked half learns from: means over seeds."""
   rows = []
   for name, seeds in short_runs().items():
     costs = (
-      [100 * paired.nll_difference(seed[gamma], seed["ar"]).value for seed in seeds]
+      [paired.nll_difference(seed[gamma], seed["ar"]).value for seed in seeds]
       for gamma in (0.0, 0.1, 0.4)
     )
     rows.append(
       (
         name,
-        over_seeds([seed["ar"]["judge_nll"] for seed in seeds], ".3f"),
-        *(over_seeds(cost, "+.0f").replace(" ", " % ", 1) for cost in costs),
-        over_seeds([seed[0.4]["tpf"] for seed in seeds], ".2f"),
-        over_seeds([seed["verified"]["tpf"] for seed in seeds], ".2f"),
+        bootstrap.spread([seed["ar"]["judge_nll"] for seed in seeds]).shown(3),
+        *(bootstrap.spread(cost).shown(0, 100, "+", " %") for cost in costs),
+        bootstrap.spread([seed[0.4]["tpf"] for seed in seeds]).shown(),
+        bootstrap.spread([seed["verified"]["tpf"] for seed in seeds]).shown(),
       )
     )
   head = (
@@ -69,9 +64,9 @@ def training_texts() -> str:
     (
       name,
       said,
-      over_seeds([seed[way]["judge_nll"] for seed in seeds], ".3f"),
-      over_seeds([seed[way]["distinct_2"] for seed in seeds], ".3f"),
-      over_seeds([seed[way]["repetition"] for seed in seeds], ".3f"),
+      bootstrap.spread([seed[way]["judge_nll"] for seed in seeds]).shown(3),
+      bootstrap.spread([seed[way]["distinct_2"] for seed in seeds]).shown(3),
+      bootstrap.spread([seed[way]["repetition"] for seed in seeds]).shown(3),
     )
     for name, seeds in short_runs().items()
     for way, said in ways.items()
@@ -84,11 +79,11 @@ def training_findings() -> str:
   """What the table of short runs says, in words."""
   whole, random = "all rows masked whole", "masks at random"
   drafted = {
-    name: over_seeds([seed["verified"]["tpf"] for seed in short_runs()[name]], ".2f")
+    name: bootstrap.spread([seed["verified"]["tpf"] for seed in short_runs()[name]]).shown(2)
     for name in (whole, random)
   }
   filled = {
-    name: over_seeds([seed[0.0]["judge_nll"] for seed in short_runs()[name]], ".2f")
+    name: bootstrap.spread([seed[0.0]["judge_nll"] for seed in short_runs()[name]]).shown(2)
     for name in (whole, random)
   }
   return (

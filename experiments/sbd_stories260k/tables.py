@@ -282,9 +282,9 @@ def _over(
   values: Sequence[Interval], digits: int, scale: float = 1.0, sign: str = "", unit: str = ""
 ) -> str:
   """The mean with the least and the most of several seeds, or the interval of one."""
-  if len(values) == 1:
-    return values[0].shown(digits, scale, sign).replace(" ", f"{unit} ", 1)
-  return seed_curves().shown([x.value for x in values], f"{sign}.{digits}f", scale, unit)
+  (first, *others) = values
+  found = bootstrap.spread([x.value for x in values]) if others else first
+  return found.shown(digits, scale, sign, unit)
 
 
 def steps() -> str:
@@ -414,9 +414,8 @@ def ntp_term_runs() -> list[dict[str, Any]]:
 
 def above_ntp_shown(run: str, digits: int = 1) -> str:
   """`+2.2 % [+2.0, +2.4]`: next-token loss above that of next tokens alone, mean over seeds, least and most."""
-  return seed_curves().shown(
-    seed_curves().above(ntp_term_runs(), run, "NTP"), f"+.{digits}f", 100, " %"
-  )
+  above = seed_curves().above(ntp_term_runs(), run, "NTP")
+  return bootstrap.spread(above).shown(digits, 100, "+", " %")
 
 
 def ntp_term() -> str:
@@ -428,9 +427,9 @@ def ntp_term() -> str:
     rows.append(
       (
         run,
-        curves.shown(list(curves.last(runs, run).values()), ".3f"),
+        bootstrap.spread(list(curves.last(runs, run).values())).shown(3),
         "" if run == "NTP" else above_ntp_shown(run),
-        curves.shown(list(masked.values()), ".3f") if masked else None,
+        bootstrap.spread(list(masked.values())).shown(3) if masked else None,
       )
     )
   head = ("fine-tuning", "NTP validation loss, nats/token", "against NTP", "masked loss")
@@ -454,7 +453,7 @@ def findings() -> str:
   """What the table says, in words."""
   changes = listed([markdown.percent(better(gamma)) for gamma in _GAMMAS])
   fan_out = verified(drafting="fan_out", block_size=8, candidates=False)
-  share = lambda found: found.shown(0, 100).replace(" ", " % ", 1)
+  share = lambda found: found.shown(0, 100, unit=" %")
   return "\n".join(
     (
       f"* The fine-tuned model's own AR text is {markdown.percent(tuning_cost())} above the original's, in judge "

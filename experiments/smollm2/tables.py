@@ -70,9 +70,8 @@ def ablation() -> str:
     accepted, forwards = (
       [run[name] for run in runs] for name in ("accepted", "tokens_per_forward")
     )
-    spread = f"[{min(accepted):.2f}, {max(accepted):.2f}]"
-    means = statistics.mean(accepted), statistics.mean(forwards)
-    rows.append(f"| {variant} | {means[0]:.2f} {spread} | {means[1]:.2f} |")
+    shown = bootstrap.spread(accepted).shown()
+    rows.append(f"| {variant} | {shown} | {statistics.mean(forwards):.2f} |")
   return "\n".join(rows) + "\n"
 
 
