@@ -213,7 +213,7 @@ def _responders(
     settings["run_generated_code"] = args.run_generated_code
     batch = {"batch_size": args.batch_size} if args.batch_size else {}
     found |= responders.of_decoder(
-      model, decoding, template, args.multiturn, seed=args.seed, **batch
+      model, decoding, template, args.multiturn, seed=args.seed, max_length=args.max_length, **batch
     )
   elif texts:
     raise UsageError(

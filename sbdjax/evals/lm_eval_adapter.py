@@ -52,13 +52,11 @@ class _Asked(NamedTuple):
 
   Attributes:
     context, kwargs: the harness's.
-    room: tokens of the context that are kept, the last ones; 1 or more.
     number: that the text's noise follows from.
   """
 
   context: str
   kwargs: dict[str, Any]
-  room: int
   number: int
 
 
@@ -150,8 +148,10 @@ class SbdjaxLM(HarnessLM):
     Raises:
       UsageError: a setting of sampling that this package does not have, or such a limit.
     """
+    for request in requests:
+      self._check_room(request.args[1])
     asked = [
-      _Asked(context, kwargs, self._room(kwargs), number)
+      _Asked(context, kwargs, number)
       for (context, kwargs), number in zip(
         (request.args for request in requests), _numbers(requests), strict=True
       )
@@ -171,15 +171,14 @@ class SbdjaxLM(HarnessLM):
             bar.update()
     return [found[i] for i in range(len(requests))]
 
-  def _room(self, kwargs: dict[str, Any]) -> int:
-    """Tokens of a context that its text leaves room for."""
+  def _check_room(self, kwargs: dict[str, Any]) -> None:
+    """Refuses a limit of the text that leaves a context no room."""
     limit = _limit(kwargs)
     if limit >= self._max_length:
       raise UsageError(
         f"max_gen_toks={limit} leaves no room for a context in max_length={self._max_length}: "
         "lower max_gen_toks (--gen_kwargs max_gen_toks=N)"
       )
-    return self._max_length - limit
 
   def _texts(self, asked: Sequence[_Asked]) -> list[str]:
     """Texts of requests with the same settings of sampling."""
@@ -189,12 +188,13 @@ class SbdjaxLM(HarnessLM):
     written = generate_until(
       self._model,
       decoding,
-      [prompting.encode(self._tokenizer, one.context)[-one.room :] for one in asked],
+      [prompting.encode(self._tokenizer, one.context) for one in asked],
       [_stop(one.kwargs) for one in asked],
       [_limit(one.kwargs) for one in asked],
       numbers=[one.number for one in asked],
       seed=self._seed,
       batch_size=len(asked),
+      max_length=self._max_length,
     )
     return [w.text for w in written]
 

@@ -80,8 +80,13 @@ def of_decoder(
   *,
   seed: int = 0,
   batch_size: int = 8,
+  max_length: int | None = None,
 ) -> Responders:
-  """Those of items that ask for texts. An answer's noise follows from `seed` and the item's id."""
+  """Those of items that ask for texts. An answer's noise follows from `seed` and the item's id.
+
+  Args:
+    max_length: tokens of a prompt and its answer, see `generate_until`.
+  """
   tokenizer = model.need_tokenizer()
 
   def texts(items: Sequence[Generation]) -> list[Response]:
@@ -95,6 +100,7 @@ def of_decoder(
       numbers=[number_of(item.id) for item in items],
       seed=seed,
       batch_size=batch_size,
+      max_length=max_length,
     )
     return [Response(w.text, w.details()) for w in written]
 

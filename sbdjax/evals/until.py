@@ -77,6 +77,17 @@ def number_of(*identity: str | int | None) -> int:
   return zlib.crc32("/".join(map(str, identity)).encode())
 
 
+def fit(prompt: Sequence[int], most: int, context: int) -> tuple[list[int], int]:
+  """(prompt, limit of its answer) that fit in a context, as lm-evaluation-harness has it.
+
+  The prompt loses its beginning, so that an answer of `most` tokens has room; where no prompt leaves
+  that, it stays whole and the answer gets what is left.
+  """
+  if most < context:
+    return list(prompt[-(context - most) :]), most
+  return list(prompt), max(1, context - len(prompt))
+
+
 def generate_until(
   model: Pretrained,
   decoding: Decoding,
@@ -87,6 +98,7 @@ def generate_until(
   numbers: Sequence[int] | None = None,
   seed: int = 0,
   batch_size: int = 16,
+  max_length: int | None = None,
 ) -> list[Written]:
   """Continues prompts, each until one of its stop strings, a text's end, or its own limit.
 
@@ -97,18 +109,17 @@ def generate_until(
     decoding: the method, as of `Decoding.for_model`; its limit is not used.
     prompts: token ids.
     stop: strings, of each prompt.
-    max_tokens: of each prompt; the model's context may leave fewer.
+    max_tokens: of each prompt; see `fit`.
     numbers: of each prompt, as of `number_of`; None: its place among these, which is right only
       where all answers of the seed are asked for in one call.
+    max_length: tokens of a prompt and its answer; None, or more than the model's context: that.
 
   Raises:
     UsageError: a prompt the model cannot continue.
   """
-  context = model.lm.config.max_seq_len
-  limits = [
-    max(1, min(most, context - len(prompt)))
-    for prompt, most in zip(prompts, max_tokens, strict=True)
-  ]
+  longest = model.lm.config.max_seq_len
+  context = min(max_length or longest, longest)
+  fitted = [fit(*of, context) for of in zip(prompts, max_tokens, strict=True)]
   groups: dict[tuple[str, ...], list[int]] = {}
   for i, strings in enumerate(stop):
     groups.setdefault(tuple(strings), []).append(i)
@@ -118,9 +129,9 @@ def generate_until(
     results = _continued(
       model,
       decoding,
-      [list(prompts[i]) for i in members],
+      [fitted[i][0] for i in members],
       strings,
-      [limits[i] for i in members],
+      [fitted[i][1] for i in members],
       [of_noise[i] for i in members],
       jax.random.key(seed),
       batch_size,

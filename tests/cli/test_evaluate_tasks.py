@@ -12,6 +12,8 @@ from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.diffusion.static import Static
+from sbdjax.errors import UsageError
+from sbdjax.evals import responders
 from sbdjax.evals.responders import of_decoder
 from sbdjax.evals.tasks.task import Generation, Prompt, Task
 from sbdjax.interop import GenerationDefaults, Pretrained
@@ -127,6 +129,15 @@ def test_costs_have_each_item_once_and_the_prompt_s_forwards_of_diffusion():
   assert of_ar.tokens == of_diffusion.tokens == 16 and of_ar.tokens_per_second == 16
   assert of_ar.tokens_per_forward.value == pytest.approx(8 / 3)
   assert of_diffusion.tokens_per_forward.value == 2
+
+
+def test_a_context_s_length_holds_for_answers_too(capsys, data, monkeypatch):
+  def seen(*_, max_length, **__):
+    raise UsageError(f"answers have {max_length}")
+
+  monkeypatch.setattr(responders, "of_decoder", seen)
+  code, printed = run(capsys, data, "--tasks=gsm8k", "--max_length=64")
+  assert code == 2 and "answers have 64" in printed.err
 
 
 def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypatch):

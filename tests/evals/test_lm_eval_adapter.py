@@ -40,11 +40,11 @@ def test_every_repeat_of_every_document_has_noise_of_its_own(module):
 
 @pytest.fixture
 def asked(module, monkeypatch):
-  """Prompts and limits that would be decoded."""
+  """Prompts, limits and room of what would be decoded."""
   found = []
 
-  def record(model, decoding, prompts, stop, limits, **_):
-    found.extend(zip(prompts, limits, strict=True))
+  def record(model, decoding, prompts, stop, limits, *, max_length, **_):
+    found.extend((*of, max_length) for of in zip(prompts, limits, strict=True))
     return [Written("", None) for _ in prompts]
 
   monkeypatch.setattr(module, "generate_until", record)
@@ -52,13 +52,12 @@ def asked(module, monkeypatch):
 
 
 @pytest.mark.parametrize("max_length", [None, 40, 100_000])
-def test_a_context_keeps_its_end_and_leaves_room_for_the_text(module, asked, max_length):
+def test_a_context_and_its_text_get_the_room_that_is_asked_for(module, asked, max_length):
   model = module.SbdjaxLM("stories260K", max_length=max_length)
   context = min(max_length or 512, 512)
   ids = prompting.encode(model._tokenizer, LONG)
-  assert len(ids) > 512
   model.generate_until([instance(LONG, max_gen_toks=n) for n in (7, context - 1)], True)
-  assert asked == [(ids[7 - context :], 7), (ids[-1:], context - 1)]
+  assert asked == [(ids, 7, context), (ids, context - 1, context)]
 
 
 @pytest.mark.parametrize("limit", [40, 41, 300])

@@ -11,7 +11,7 @@ from sbdjax.errors import UsageError
 from sbdjax.evals import turns
 from sbdjax.evals.responders import of_decoder
 from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
-from sbdjax.evals.until import generate_until, number_of, spent
+from sbdjax.evals.until import fit, generate_until, number_of, spent
 from sbdjax.interop.pretrained import load_pretrained
 
 TEXTS = ["Once upon a time", "Lily and Ben", "Tom had a big"]
@@ -61,7 +61,18 @@ def test_an_answer_is_as_long_as_the_context_leaves_room(model):
   (written,) = generate_until(model, Decoding(AR()), [prompt], [[]], [1000])
   assert written.result.valid <= 5
   with pytest.raises(UsageError, match="exceeds the model's context"):
-    generate_until(model, Decoding(AR()), [prompt * 2], [[]], [10])
+    generate_until(model, Decoding(AR()), [prompt * 2], [[]], [1000])
+
+
+@pytest.mark.parametrize("max_length", [None, 100_000, 40])
+def test_a_prompt_loses_its_beginning_where_its_answer_needs_the_room(model, max_length):
+  context = min(max_length or 512, model.lm.config.max_seq_len)
+  prompt = ids(model)[0] * 512
+  assert fit(prompt, 7, context) == (prompt[7 - context :], 7)
+  assert fit(prompt, context - 1, context) == (prompt[-1:], context - 1)
+  assert fit([5, 6], context, context) == ([5, 6], context - 2)
+  (written,) = generate_until(model, Decoding(AR()), [prompt], [[]], [3], max_length=max_length)
+  assert (written.result.prompt_tokens, written.result.valid) == (prompt[3 - context :], 3)
 
 
 def test_noise_follows_from_an_answer_s_number_not_from_what_is_asked_beside_it(model):
