@@ -12,10 +12,8 @@ from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.diffusion.static import Static
-from sbdjax.errors import UsageError
-from sbdjax.evals import responders
 from sbdjax.evals.responders import of_decoder
-from sbdjax.evals.tasks.task import Generation, Prompt, Task
+from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
 from sbdjax.interop import GenerationDefaults, Pretrained
 from tests import models
 from tests.evals.tasks import documents
@@ -131,13 +129,21 @@ def test_costs_have_each_item_once_and_the_prompt_s_forwards_of_diffusion():
   assert of_diffusion.tokens_per_forward.value == 2
 
 
-def test_a_context_s_length_holds_for_answers_too(capsys, data, monkeypatch):
-  def seen(*_, max_length, **__):
-    raise UsageError(f"answers have {max_length}")
+ASKS = Task(
+  "asks",
+  lambda files: [{}],
+  lambda *_: Generation("0", Prompt("Once upon a time, " * 20), (), 8),
+  lambda item, answer: {"length": float(len(answer))},
+  {"length": Metric()},
+)
 
-  monkeypatch.setattr(responders, "of_decoder", seen)
-  code, printed = run(capsys, data, "--tasks=gsm8k", "--max_length=64")
-  assert code == 2 and "answers have 64" in printed.err
+
+def test_max_length_holds_for_answers_too(capsys, data, tmp_path):
+  path = tmp_path / "out.jsonl"
+  args = ["--tasks=tests.cli.test_evaluate_tasks:ASKS", "--max_length=16", f"--out={path}"]
+  code, printed = run(capsys, data, *args)
+  assert code == 0, printed.err
+  assert (lines_of(path)[1]["prompt_tokens"], lines_of(path)[1]["tokens"]) == (8, 8)
 
 
 def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypatch):
