@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
   from sbdjax import decode, losses, masks, presets, train
-  from sbdjax.api import Output, Score, default_method, generate, generate_many, score, stream
+  from sbdjax.api import Output, default_method, generate, generate_many, stream
   from sbdjax.batch.request import Request
   from sbdjax.decode.base import Limits, Sampler
   from sbdjax.interop.pretrained import Pretrained, load_pretrained, save_pretrained
   from sbdjax.lm import LM, make_lm
   from sbdjax.nn.config import TransformerConfig
+  from sbdjax.scores import Score, score
   from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 
 __version__ = "0.1.0"
@@ -36,7 +37,7 @@ _PUBLIC = {
   "Pretrained": "sbdjax.interop.pretrained",
   "Request": "sbdjax.batch.request",
   "Sampler": "sbdjax.decode.base",
-  "Score": "sbdjax.api",
+  "Score": "sbdjax.scores",
   "SigmaLM": "sbdjax.sigma_lm",
   "TransformerConfig": "sbdjax.nn.config",
   "default_method": "sbdjax.api",
@@ -46,7 +47,7 @@ _PUBLIC = {
   "make_lm": "sbdjax.lm",
   "make_sigma_lm": "sbdjax.sigma_lm",
   "save_pretrained": "sbdjax.interop.pretrained",
-  "score": "sbdjax.api",
+  "score": "sbdjax.scores",
   "stream": "sbdjax.api",
 }
 _MODULES = ("decode", "losses", "masks", "presets", "train")

@@ -1,47 +1,33 @@
-"""The public functions: open a model, generate, stream, score, train."""
+"""The public functions that generate: `generate`, `generate_many`, `stream`, and the method a model has of its own."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import functools
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from sbdjax import in_use
 from sbdjax import prompts as prompting
 from sbdjax.batch.request import Request
 from sbdjax.batch.request import strings as _strings
 from sbdjax.batch.rows import Encoder, Row
 from sbdjax.batch.run import Batch
-from sbdjax.decode.any_order.mdm import predictor
 from sbdjax.decode.any_order.ssmd import SSMD
-from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.diffusion.static import Static
-from sbdjax.decode.generate import Decoder, Result, check_prompt
+from sbdjax.decode.generate import Result
 from sbdjax.decode.method import Method
-from sbdjax.decode.programs import Shared, shared
-from sbdjax.decode.stops import Stops
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
-from sbdjax.evals.judge import Judge
-from sbdjax.interop.pretrained import EMBEDDED, Pretrained, load_pretrained
-from sbdjax.likelihood import elbo
-from sbdjax.lm import LM
-from sbdjax.nn.config import need_mask_token
+from sbdjax.in_use import Prompt
+from sbdjax.interop.pretrained import Pretrained
 from sbdjax.sigma_lm import SigmaLM
-
-# A text, or its token ids.
-Text = str | Sequence[int]
-# With settings of its own, or without.
-Prompt = Text | Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,14 +114,16 @@ def generate(
     ...   print(r.text, r.tpf)
   """
   opened, decoding = _prepare(model, method, max_tokens)
-  several, strings = _several(prompts), _strings(stop)
+  several, strings = in_use.several(prompts), _strings(stop)
   if any(isinstance(prompt, Request) for prompt in several):
     rows = list(Encoder(opened, decoding, strings).rows(map(_request, several)))
-    batch = Batch(opened, decoding, seed, batch_size or len(rows), using=_kept(opened.lm).shared)
+    batch = Batch(
+      opened, decoding, seed, batch_size or len(rows), using=in_use.kept(opened.lm).shared
+    )
     return _in_order(_many(batch, rows), len(rows))
-  ids = [_ids(opened, prompt) for prompt in several]
+  ids = [in_use.ids_of(opened, prompt) for prompt in several]
   prompting.check(ids, opened, decoding)
-  decoder = _decoder(opened.lm, _limits(opened, decoding, strings))
+  decoder = in_use.decoder_of(opened.lm, in_use.limits_of(opened, decoding, strings))
   key = jax.random.key(seed)
   return (
     _output(opened, decoding.method, result, strings, id=i)
@@ -187,9 +175,9 @@ def generate_many(
   opened, decoding = _prepare(model, method, max_tokens)
   # Other iterables may be endless, and are read as they are needed.
   there = isinstance(requests, str | Request | Sequence | np.ndarray)
-  some = _several(requests) if there else requests
+  some = in_use.several(requests) if there else requests
   rows = Encoder(opened, decoding, _strings(stop)).rows(map(_request, some))
-  using = _kept(opened.lm).shared
+  using = in_use.kept(opened.lm).shared
   batch = Batch(opened, decoding, seed, batch_size, window, using=using)
   return (output for _, output in _many(batch, rows))
 
@@ -243,8 +231,10 @@ def stream(
   """
   opened, decoding = _prepare(model, method, max_tokens)
   row = Encoder(opened, decoding, _strings(stop)).row(_request(prompt), 0, "prompt 0")
-  limits = _limits(opened, Decoding(decoding.method, row.max_tokens), row.stop, row.eos_ids)
-  using = _kept(opened.lm).shared
+  limits = in_use.limits_of(
+    opened, Decoding(decoding.method, row.max_tokens), row.stop, row.eos_ids
+  )
+  using = in_use.kept(opened.lm).shared
   ids = [row.tokens.tolist()]
   streamer = Streamer(opened.lm, limits, decoding.method, opened.params, ids, using)
   key = jax.random.key(seed if row.seed is None else row.seed)
@@ -254,99 +244,11 @@ def stream(
     yield output if frame.done else dataclasses.replace(output, finish="open")
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
-  """How likely a text is under a model.
-
-  Attributes:
-    nats: -log p of its tokens; for an estimate that is a bound, at most that large.
-    tokens: how many tokens were scored.
-    estimator: "exact", or what bounds the value from above.
-    samples: random orders the estimate is a mean over; 1 where it is exact.
-    seed: of those orders.
-  """
-
-  nats: float
-  tokens: int
-  estimator: str = "exact"
-  samples: int = 1
-  seed: int = 0
-
-  @property
-  def perplexity(self) -> float:
-    """exp of the nats per token."""
-    return math.exp(self.nats / self.tokens)
-
-
-def score(
-  model: Pretrained | str | os.PathLike,
-  texts: Text | Iterable[Text],
-  *,
-  samples: int = 16,
-  seed: int = 0,
-) -> list[Score]:
-  """How likely texts are: exact for next-token models, the any-order bound for masked diffusion.
-
-  A next-token model scores every token but the first (the bos, where the vocabulary has one).
-  For a model with full attention it is the any-order bound (MD4; Zheng et al. 2024), with one
-  random number of masks per sample; of a self-speculative model, that of its drafts (its own
-  likelihood is in `sbdjax.likelihood.ssmd`).
-
-  Args:
-    model: an opened checkpoint, or what `load_pretrained` opens.
-    texts: a text or its token ids, or several of them.
-    samples: of the bound, per text.
-    seed: of the bound.
-
-  Returns:
-    One `Score` per text.
-
-  Raises:
-    UsageError: no texts, one with nothing to score or longer than the context, a token that the model
-      does not know, or a block-causal model.
-
-  Example:
-    >>> [s.nats / s.tokens for s in sbdjax.score("stories260K", ["Once upon a time"])]
-  """
-  opened = _open(model)
-  rows = [_ids(opened, text) for text in _several(texts)]
-  if not rows:
-    raise UsageError("no texts to score")
-  config = opened.lm.config
-  for i, row in enumerate(rows):
-    check_prompt(row, 0, config.max_seq_len, config.vocab_size, f"text {i}")
-  attention = "full" if isinstance(opened.lm, SigmaLM) else opened.generation.attention
-  if attention == "causal":
-    if any(len(row) < 2 for row in rows):
-      raise UsageError("a text to score has fewer than two tokens: nothing follows the first one")
-    judge = Judge(opened.lm, opened.params, programs=_kept(opened.lm).shared.programs)
-    scored = judge.score([r[:1] for r in rows], [r[1:] for r in rows])
-    pairs = zip(scored.nll, scored.tokens, strict=True)
-    return [Score(float(nats), int(tokens)) for nats, tokens in pairs]
-  if attention != "full" or opened.generation.shifted:
-    raise UsageError(
-      "score knows next-token models and masked diffusion with full attention; this checkpoint is "
-      f"decoded with attention={attention}"
-    )
-  return [_bound(opened, row, samples, seed) for row in rows]
-
-
-def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
-  if not len(row):
-    raise UsageError("a text to score is empty")
-  mask_id = need_mask_token(model.lm.config, "it has no any-order bound")
-  tokens = np.asarray([row], np.int32)
-  keys = jax.random.key(seed)[None]
-  log_p = elbo.any_order(predictor(model.lm), mask_id, model.params, tokens, keys, samples, None)
-  nats = -float(np.mean(jax.device_get(log_p)))
-  return Score(nats, len(row), "any-order bound", samples, seed)
-
-
 def _prepare(
   model: Pretrained | str | os.PathLike, method: Method | None, max_tokens: int
 ) -> tuple[Pretrained, Decoding]:
   """The opened model, and the settings with the checkpoint's defaults."""
-  opened = _open(model)
+  opened = in_use.open_model(model)
   if method is not None and not isinstance(method, Method):
     raise UsageError(
       f"method={method!r}: give a decoding method such as sbdjax.decode.SBD(block_size=8)"
@@ -355,85 +257,8 @@ def _prepare(
   return opened, Decoding(chosen, max_tokens).for_model(opened.lm, opened.generation)
 
 
-def _open(model: Pretrained | str | os.PathLike) -> Pretrained:
-  if isinstance(model, Pretrained):
-    return prompting.with_tokenizer(model)
-  name = os.fspath(model)
-  # Files may change between two calls, what ships inside the package does not.
-  return prompting.with_tokenizer(_shipped(name) if name in EMBEDDED else load_pretrained(name))
-
-
-@functools.lru_cache(maxsize=1)
-def _shipped(name: str) -> Pretrained:
-  return load_pretrained(name)
-
-
-def _several(prompts: Prompt | Iterable[Prompt]) -> list[Any]:
-  """A list, also of a single prompt."""
-  if isinstance(prompts, str | Request):
-    return [prompts]
-  several: list[Any] = list(prompts)
-  if several and all(isinstance(token, (int, np.integer)) for token in several):
-    return [several]
-  return several
-
-
 def _request(prompt: Prompt) -> Request:
   return prompt if isinstance(prompt, Request) else Request(prompt)
-
-
-def _ids(model: Pretrained, prompt: Text) -> list[int]:
-  if isinstance(prompt, str):
-    return prompting.encode(model.need_tokenizer(), prompt)
-  return [int(token) for token in prompt]
-
-
-class _Kept(NamedTuple):
-  """What is kept of the model in use.
-
-  Attributes:
-    shared: its programs, all of them together as many as one decoder keeps, and parameters.
-    decoders: the last `_DECODERS` of them.
-    stops: automata of as many sets of stop strings.
-  """
-
-  shared: Shared
-  decoders: collections.OrderedDict[Limits, Decoder]
-  stops: collections.OrderedDict[tuple[str, ...], Stops | None]
-
-
-_DECODERS = 8
-
-
-@functools.lru_cache(maxsize=1)
-def _kept(lm: LM | SigmaLM) -> _Kept:
-  """That of the model before goes, with what it held of it."""
-  return _Kept(shared(lm), collections.OrderedDict(), collections.OrderedDict())
-
-
-def _limits(
-  model: Pretrained,
-  decoding: Decoding,
-  stop: tuple[str, ...],
-  eos_ids: tuple[int, ...] | None = None,
-) -> Limits:
-  """When rows end; the same strings are the same object, so that their decoder is found again."""
-  known = _kept(model.lm).stops
-  if stop not in known:
-    known[stop] = prompting.stops_of(model, stop)
-  while len(known) > _DECODERS:
-    known.popitem(last=False)
-  ends = model.generation.eos_ids if eos_ids is None else eos_ids
-  return decoding.limits(ends, known.get(stop))
-
-
-def _decoder(lm: LM | SigmaLM, limits: Limits) -> Decoder:
-  kept = _kept(lm)
-  decoder = kept.decoders.pop(limits, None) or Decoder(lm, limits, using=kept.shared)
-  kept.decoders[limits] = decoder  # now the last
-  while len(kept.decoders) > _DECODERS:
-    kept.decoders.popitem(last=False)
-  return decoder
 
 
 def _output(

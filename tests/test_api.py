@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import sbdjax
-from sbdjax import api
+from sbdjax import in_use
 from sbdjax.decode import base
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
@@ -178,7 +178,7 @@ def test_numbers_of_a_method_compile_nothing(model):
   gammas = [sbdjax.decode.SBD(8, sbdjax.decode.EBEntropy(g)) for g in (0.0, 0.3, 0.9)]
   # No other test here generates 33 to 64 tokens, which share a program.
   limits = base.Limits(40, model.generation.eos_ids)
-  decoder = api._decoder(model.lm, limits)
+  decoder = in_use.decoder_of(model.lm, limits)
   before = decoder.compile_seconds
   nfe = []
   for number, method in enumerate(gammas):

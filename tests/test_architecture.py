@@ -49,7 +49,8 @@ LAYERS = [
   ("train", "bench"),
   ("evals",),
   ("batch",),
-  ("api",),
+  ("in_use",),
+  ("api", "scores"),
   ("cli",),
   ("__main__",),
 ]
@@ -85,7 +86,8 @@ SIDE = {
   },
 }
 USES_SIDE = {
-  name: {"data", "interop"} for name in ("prompts", "train", "bench", "evals", "batch", "api")
+  name: {"data", "interop"}
+  for name in ("prompts", "train", "bench", "evals", "batch", "in_use", "api", "scores")
 }
 USES_SIDE["figures"] = {"data"}
 USES_SIDE["decode"] = {"data"}  # tables of n-grams, which it drafts from
@@ -304,7 +306,7 @@ def test_a_wrong_import_would_be_found(module, line):
   [
     ("decode/causal/sbd.py", "from sbdjax.decode.causal.ar import prefill"),
     ("evals/sweep.py", "from sbdjax.bench.timing import TimedDecoder"),
-    ("api.py", "from sbdjax.evals.judge import Judge"),
+    ("scores.py", "from sbdjax.evals.judge import Judge"),
     ("interop/workdir.py", "def f():\n  from sbdjax.train import checkpoints"),
     ("train/checkpoints.py", "import orbax.checkpoint as ocp"),
     ("cli/common.py", "from ml_collections import ConfigDict"),

@@ -28,7 +28,7 @@ from sbdjax.data.config import DataConfig
 from sbdjax.errors import UsageError
 from sbdjax.settings import nearest, to_dataclass
 from sbdjax.share import Share
-from sbdjax.train import trainer
+from sbdjax.train.stop import StopSignals
 
 # Seconds between two looks for what other processes collect.
 _POLL = 1.0
@@ -120,13 +120,13 @@ def _set(config: ConfigDict, name: str, value: Any) -> None:
 def run(
   rounds: Sequence[Round],
   check: Callable[[ConfigDict], Any],
-  train: Callable[[ConfigDict, pathlib.Path], Any],
+  train: Callable[[ConfigDict, pathlib.Path, StopSignals], Any],
 ) -> pathlib.Path | None:
   """All rounds; returns the folder of the last, None where a signal has stopped it before.
 
   Args:
     check: raises where a training config cannot be used; asked for all before anything is run.
-    train: config, workdir -> trains to the end, or returns early after a signal.
+    train: config, workdir, signals -> trains to the end, or returns early after a signal.
   """
   for each in rounds:
     check(each.config)
@@ -137,10 +137,11 @@ def run(
     trajectories.collect(each.collect, each.prompts, each.trajectories, console, share)
     while not dataset.is_complete(each.trajectories):  # others still collect
       time.sleep(_POLL)
-    state = train(each.config, each.folder)
+    stop = StopSignals()
+    state = train(each.config, each.folder, stop)
     if int(state.step) < each.config.train.steps:
       return None
-    if number < len(rounds) and trainer.asked_to_stop():  # in its last update
+    if number < len(rounds) and stop.received is not None:  # in its last update
       console.print(f"stopped: round {number} is saved, the same command goes on with the next")
       return None
   return rounds[-1].folder

@@ -14,7 +14,6 @@ with `get_rounds` collects trajectories and trains in turns: see sbdjax/cli/roun
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -69,7 +68,8 @@ def start(
     state = train(config, workdir, traced)
     return workdir if int(state.step) >= config.train.steps else None
   planned = rounds.plan(config, found, workdir, overrides)
-  return rounds.run(planned, parse_settings, functools.partial(train, profile=traced))
+  of_round = lambda config, folder, stop: train(config, folder, traced, stop)
+  return rounds.run(planned, parse_settings, of_round)
 
 
 def _sections(in_rounds: bool) -> Callable[[ConfigDict], dict[str, type]]:

@@ -55,7 +55,7 @@ def _points(size: int) -> list[dict]:
 
 
 def _seeds() -> list[dict]:
-  main = [
+  main: list[dict[str, Any]] = [
     {"decoder.name": "static"},
     *({"decoder.name": "dynamic", "decoder.threshold": tau} for tau in (0.7, 0.9)),
     *(_freedave(draft_steps=4, eager=eager) for eager in (False, True)),

@@ -37,6 +37,7 @@ from sbdjax.train.parallel import make_layout
 from sbdjax.train.profile import Steps
 from sbdjax.train.settings import Settings, parse_settings
 from sbdjax.train.state import TrainState
+from sbdjax.train.stop import StopSignals
 from sbdjax.train.task import Task
 from sbdjax.train.tracking.samples import Sampler
 
@@ -53,13 +54,19 @@ class Data(NamedTuple):
   eval_batches: EvalBatches | None
 
 
-def train(config: Section, workdir: str | os.PathLike, profile: Steps | None = None) -> TrainState:
+def train(
+  config: Section,
+  workdir: str | os.PathLike,
+  profile: Steps | None = None,
+  stop: StopSignals | None = None,
+) -> TrainState:
   """Trains what a config describes, on from where `workdir` is if it was started before.
 
   Args:
     config: nested sections; see `train.settings`. A dict or an ml_collections.ConfigDict.
     workdir: the run's directory; see `trainer.train` for what is written there.
     profile: updates to trace; see `train.profile`.
+    stop: says whether a signal came, see `trainer.train`.
 
   Returns:
     The last state.
@@ -100,6 +107,7 @@ def train(config: Section, workdir: str | os.PathLike, profile: Steps | None = N
       settings.tracking,
       about(settings, model, data),
       profile,
+      stop,
     )
   finally:
     data.batches.close()

@@ -34,13 +34,6 @@ from sbdjax.train.tracking.config import TrackingConfig
 from sbdjax.train.tracking.writer import Run
 
 _TRACKING = TrackingConfig()
-# By which signal the last run of this process was asked to stop; signals are of the process, too.
-_asked: dict[str, int | None] = {"by": None}
-
-
-def asked_to_stop() -> bool:
-  """Whether a signal asked the last `train` of this process to stop, also one in its last update."""
-  return _asked["by"] is not None
 
 
 def train(
@@ -54,6 +47,7 @@ def train(
   tracking: TrackingConfig = _TRACKING,
   about: Sequence[str] = (),
   profile: Steps | None = None,
+  stop: StopSignals | None = None,
 ) -> TrainState:
   """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one.
 
@@ -74,6 +68,7 @@ def train(
     tracking: who is told of metrics and samples.
     about: lines on model and data that are printed first.
     profile: updates that the first process traces into the workdir.
+    stop: is opened here, and says to the caller whether a signal came, also in the last update.
 
   Returns:
     The last state.
@@ -108,14 +103,13 @@ def train(
       stack.callback(writer.close)
     profiler = Profiler(workdir, profile if primary else None)
     stack.callback(profiler.close)
-    stop = stack.enter_context(StopSignals())
+    stop = stack.enter_context(stop or StopSignals())
     try:
       state = run_updates(run, state, task, config, checkpointer, writer, progress, profiler, stop)
     except DivergedError as e:
       checkpointer.close()
       raise DivergedError(f"{e}; {_kept(checkpointer)}") from None
     checkpointer.close()
-    _asked["by"] = stop.received
     reached = int(state.step)
     if reached == config.steps and primary:
       replace_text(workdir / run_records.DONE, json.dumps({"step": reached}) + "\n")

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from sbdjax import api
+from sbdjax import in_use
 from sbdjax.decode import AR, generate, sizes
 from sbdjax.decode.any_order.mdm import MDM
 from sbdjax.decode.base import Limits, decode
@@ -192,12 +192,14 @@ def test_a_dropped_decoder_takes_its_programs_along():
 
 
 def test_the_decoders_of_the_public_functions_are_few_and_share_programs():
-  first = api._decoder(LM, Limits(40))
+  first = in_use.decoder_of(LM, Limits(40))
   list(first.generate(AR(), PARAMS, [[1]], KEY))
   before = compilations()
   for limit in range(48, 32, -1):
-    (found,) = api._decoder(LM, Limits(limit)).generate(AR(), PARAMS, [[1]], KEY, 0, [limit % 7])
+    (found,) = in_use.decoder_of(LM, Limits(limit)).generate(
+      AR(), PARAMS, [[1]], KEY, 0, [limit % 7]
+    )
     assert len(found.tokens) == limit % 7
-  assert compilations() == before and len(api._kept(LM).shared.programs) == 1
-  assert len(api._kept(LM).decoders) == 8
-  assert api._decoder(LM, Limits(34)) is api._decoder(LM, Limits(34))
+  assert compilations() == before and len(in_use.kept(LM).shared.programs) == 1
+  assert len(in_use.kept(LM).decoders) == 8
+  assert in_use.decoder_of(LM, Limits(34)) is in_use.decoder_of(LM, Limits(34))

@@ -26,7 +26,7 @@ def _run(planned, number=None):
     if step == STEPS - 1 and number is not None:
       os.kill(os.getpid(), number)
 
-  train = lambda config, folder: run_toy(folder, on_batch, steps=STEPS)
+  train = lambda config, folder, stop: run_toy(folder, on_batch, stop=stop, steps=STEPS)
   return rounds.run(planned, lambda config: None, train)
 
 

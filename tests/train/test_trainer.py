@@ -32,7 +32,7 @@ class EvalBatches:
     return iter([toy.make_batch(1000), toy.make_batch(1001)])
 
 
-def run_toy(workdir, on_batch=lambda step: None, edit=lambda step, batch: batch, record=None, loss=None, params=None, profile=None, **config):  # fmt: skip
+def run_toy(workdir, on_batch=lambda step: None, edit=lambda step, batch: batch, record=None, loss=None, params=None, profile=None, stop=None, **config):  # fmt: skip
   task = Task(
     lm=toy.LM,
     loss_fn=loss or toy.masked_loss,
@@ -48,6 +48,7 @@ def run_toy(workdir, on_batch=lambda step: None, edit=lambda step, batch: batch,
     workdir,
     record or {"train": {"steps": 24}},
     profile=profile,
+    stop=stop,
   )
 
 

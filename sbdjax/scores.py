@@ -1,0 +1,109 @@
+"""How likely texts are under a model: the public function `score`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Sequence
+
+import jax
+import numpy as np
+
+from sbdjax import in_use
+from sbdjax.decode.any_order.mdm import predictor
+from sbdjax.decode.generate import check_prompt
+from sbdjax.errors import UsageError
+from sbdjax.evals.judge import Judge
+from sbdjax.interop.pretrained import Pretrained
+from sbdjax.likelihood import elbo
+from sbdjax.nn.config import need_mask_token
+from sbdjax.sigma_lm import SigmaLM
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """How likely a text is under a model.
+
+  Attributes:
+    nats: -log p of its tokens; for an estimate that is a bound, at most that large.
+    tokens: how many tokens were scored.
+    estimator: "exact", or what bounds the value from above.
+    samples: random orders the estimate is a mean over; 1 where it is exact.
+    seed: of those orders.
+  """
+
+  nats: float
+  tokens: int
+  estimator: str = "exact"
+  samples: int = 1
+  seed: int = 0
+
+  @property
+  def perplexity(self) -> float:
+    """exp of the nats per token."""
+    return math.exp(self.nats / self.tokens)
+
+
+def score(
+  model: Pretrained | str | os.PathLike,
+  texts: in_use.Text | Iterable[in_use.Text],
+  *,
+  samples: int = 16,
+  seed: int = 0,
+) -> list[Score]:
+  """How likely texts are: exact for next-token models, the any-order bound for masked diffusion.
+
+  A next-token model scores every token but the first (the bos, where the vocabulary has one).
+  For a model with full attention it is the any-order bound (MD4; Zheng et al. 2024), with one
+  random number of masks per sample; of a self-speculative model, that of its drafts (its own
+  likelihood is in `sbdjax.likelihood.ssmd`).
+
+  Args:
+    model: an opened checkpoint, or what `load_pretrained` opens.
+    texts: a text or its token ids, or several of them.
+    samples: of the bound, per text.
+    seed: of the bound.
+
+  Returns:
+    One `Score` per text.
+
+  Raises:
+    UsageError: no texts, one with nothing to score or longer than the context, a token that the model
+      does not know, or a block-causal model.
+
+  Example:
+    >>> [s.nats / s.tokens for s in sbdjax.score("stories260K", ["Once upon a time"])]
+  """
+  opened = in_use.open_model(model)
+  rows = [in_use.ids_of(opened, text) for text in in_use.several(texts)]
+  if not rows:
+    raise UsageError("no texts to score")
+  config = opened.lm.config
+  for i, row in enumerate(rows):
+    check_prompt(row, 0, config.max_seq_len, config.vocab_size, f"text {i}")
+  attention = "full" if isinstance(opened.lm, SigmaLM) else opened.generation.attention
+  if attention == "causal":
+    if any(len(row) < 2 for row in rows):
+      raise UsageError("a text to score has fewer than two tokens: nothing follows the first one")
+    judge = Judge(opened.lm, opened.params, programs=in_use.kept(opened.lm).shared.programs)
+    scored = judge.score([r[:1] for r in rows], [r[1:] for r in rows])
+    pairs = zip(scored.nll, scored.tokens, strict=True)
+    return [Score(float(nats), int(tokens)) for nats, tokens in pairs]
+  if attention != "full" or opened.generation.shifted:
+    raise UsageError(
+      "score knows next-token models and masked diffusion with full attention; this checkpoint is "
+      f"decoded with attention={attention}"
+    )
+  return [_bound(opened, row, samples, seed) for row in rows]
+
+
+def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
+  if not len(row):
+    raise UsageError("a text to score is empty")
+  mask_id = need_mask_token(model.lm.config, "it has no any-order bound")
+  tokens = np.asarray([row], np.int32)
+  keys = jax.random.key(seed)[None]
+  log_p = elbo.any_order(predictor(model.lm), mask_id, model.params, tokens, keys, samples, None)
+  nats = -float(np.mean(jax.device_get(log_p)))
+  return Score(nats, len(row), "any-order bound", samples, seed)
