@@ -174,11 +174,6 @@ def points_above(ours: Record, other: Record) -> Interval:
   return bootstrap.interval(100 * (a - b))
 
 
-def more_right_than(model: str, other: str) -> Interval:
-  """`points_above` of AR of a model against AR of another."""
-  return points_above(one(model, "ar"), one(other, "ar"))
-
-
 def tpf(model: str, name: str, **wanted: Any) -> Interval:
   """Tokens per forward."""
   return per_forward(one(model, name, **wanted))
@@ -212,17 +207,17 @@ def tpf_of_seeds(model: str, name: str, **wanted: Any) -> Interval:
   return bootstrap.spread([per_forward(r).value for r in of_seeds(model, name, **wanted)])
 
 
-def above_of_seeds(ours: tuple[str, str, dict], other: tuple[str, str, dict]) -> list[Interval]:
-  """`points_above` of a decoding against another, seed by seed; each is (model, name, settings)."""
-  pairs = zip(
-    *(of_seeds(model, name, **wanted) for model, name, wanted in (ours, other)), strict=True
-  )
+def ar_above(model: str, other: str) -> list[Interval]:
+  """`points_above` of AR of a model against AR of another, seed by seed."""
+  pairs = zip(of_seeds(model, "ar"), of_seeds(other, "ar"), strict=True)
   return [points_above(*pair) for pair in pairs]
 
 
-def more_right(ours: dict[str, Any], other: dict[str, Any]) -> Interval:
-  """`points_above` of a rule of SBD against another."""
-  return points_above(one("SBD", "sbd", **ours), one("SBD", "sbd", **other))
+def factor_above() -> list[Interval]:
+  """`points_above` of Factor against EB with the entropy, at about as many tokens per forward, seed by seed."""
+  factor = of_seeds("SBD", "sbd", rule="factor", f=0.5)
+  eb = of_seeds("SBD", "sbd", rule="eb_entropy", gamma=0.1, block_size=8)
+  return [points_above(*pair) for pair in zip(factor, eb, strict=True)]
 
 
 def wrong(name: str, kind: str, **wanted: Any) -> float:
@@ -392,6 +387,14 @@ def in_words(point: Point) -> str:
   return wording.method(decoder["name"]) + over + (f": {rule}" if rule else "")
 
 
+def whole(point: Point) -> str:
+  """`in_words`, with the settings that differ."""
+  decoder = point.decoder
+  drafting = decoder.get("drafting", "none").replace("none", "").replace("_", "-")
+  size = f"blocks of {decoder['block_size']}" if "block_size" in decoder else ""
+  return ", ".join(filter(None, (in_words(point), drafting, rows.annotation(decoder), size)))
+
+
 def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
   """Of each series the point with most tokens per forward that is not worse than its model's AR.
 
@@ -423,10 +426,11 @@ def best() -> str:
   return tables.markdown([fastest(points, records)]).split("\n", 2)[2].strip()
 
 
-def fewer() -> Interval:
+def fewer(seed: int = 0) -> Interval:
   """Static decoding's forwards / those of FreeDave with four drafts, eager, on the same exercises."""
-  freedave = one("block diffusion", "freedave", draft_steps=4, eager=True, threshold=None)
-  columns = [r["each"]["nfe"] for r in (one("block diffusion", "static"), freedave)]
+  label = "block diffusion" + SEEDS[seed]
+  freedave = one(label, "freedave", draft_steps=4, eager=True, threshold=None)
+  columns = [r["each"]["nfe"] for r in (one(label, "static"), freedave)]
   return bootstrap.of_sums(columns, lambda before, after: before / after)
 
 
@@ -470,7 +474,7 @@ def seeds() -> str:
     lines.append(
       (
         model,
-        ", ".join(filter(None, (in_words(point), rows.annotation(point.decoder)))),
+        whole(point),
         *(as_percent(matched(r)) for r in found),
         bootstrap.spread([matched(r).value for r in found]).shown(0, 100, unit=" %"),
         bootstrap.spread([per_forward(r).value for r in found]).shown(),
@@ -542,13 +546,10 @@ def methods() -> str:
     )
     record, ratio = records[number], paired.speed_ratio(row, first)
     assert ratio is not None and record["text_crc32"] == row["text_crc32"]
-    drafting = decoder.get("drafting", "none").replace("none", "").replace("_", "-")
-    size = f"blocks of {decoder['block_size']}" if "block_size" in decoder else ""
-    said = (in_words(points[number]), drafting, rows.annotation(points[number].decoder), size)
     lines.append(
       (
         labels[folder],
-        ", ".join(filter(None, said)),
+        whole(points[number]),
         as_percent(matched(record)),
         paired.tokens_per_forward(row).shown(2),
         f"{row['query_tokens'] / row['nfe']:.1f}",

@@ -5,86 +5,29 @@
 The variant is the block size: runs/bd4 or runs/bd16 of `stories_block_diffusion` decodes
 (--config.sweep.checkpoint names another). Prompts are the beginnings of 240 test stories; the
 judge is the model that block diffusion was fine-tuned from, whose own text is the last point.
-Variant `seeds`: the main points of trainings with other seeds, runs/bd4_1, runs/bd4_2, runs/bd16_1 and runs/bd16_2,
-without speeds.
 """
-
-import functools
-from collections.abc import Callable
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from sbdjax.presets import Variants
 
-JUDGE = "stories260K"
 THRESHOLDS = (0.7, 0.8, 0.9, 0.95)
 DRAFT_STEPS = (1, 2, 4, 8, 16)
 # Drafts of further blocks widen every forward: more of them take too long on two cores.
 EAGER_STEPS = 8
 
-SIZES, SEEDS = (4, 16), (1, 2)
-
-
-def _freedave(**settings: Any) -> dict:
-  return {f"decoder.{name}": value for name, value in dict(settings, name="freedave").items()}
-
-
-def _points(size: int) -> list[dict]:
-  # Batch drafts make the same forwards as a tree and copy the cache for every draft: one block size
-  # shows what that costs.
-  kinds = [("tree", False), *([("batch", False)] if size == 4 else []), ("tree", True)]
-  dynamic = [{"decoder.name": "dynamic", "decoder.threshold": tau} for tau in THRESHOLDS]
-  drafts = [
-    _freedave(draft_steps=d, draft_mode=mode, eager=eager)
-    for mode, eager in kinds
-    for d in DRAFT_STEPS
-    if d <= (EAGER_STEPS if eager else size)  # a block has no more steps than tokens
-  ]
-  skipping = dict(draft_steps=8, eager=True, skip_known_forwards=True)
-  carried = [_freedave(draft_steps=d, eager=True, reuse_verified_kv=True) for d in (4, 8)]
-  verified = [_freedave(threshold=tau, **skipping) for tau in THRESHOLDS]
-  base = {
-    "decoder.name": "ar",
-    "sweep.checkpoint": JUDGE,
-    "sweep.label": JUDGE,
-  }
-  return [
-    {"decoder.name": "static"}, base, *dynamic, *drafts, *carried, _freedave(**skipping), *verified,
-  ]  # fmt: skip
-
-
-def _seeds() -> list[dict]:
-  main: list[dict[str, Any]] = [
-    {"decoder.name": "static"},
-    *({"decoder.name": "dynamic", "decoder.threshold": tau} for tau in (0.7, 0.9)),
-    *(_freedave(draft_steps=4, eager=eager) for eager in (False, True)),
-    _freedave(draft_steps=4, eager=True, reuse_verified_kv=True),
-  ]
-  runs = [f"runs/bd{size}_{seed}" for size in SIZES for seed in SEEDS]
-  return [point | {"sweep.checkpoint": run, "sweep.label": run} for run in runs for point in main]
-
-
-# variant -> (what is decoded, its points)
-VARIANTS: Variants[tuple[dict[str, Any], Callable[[], list[dict]]]] = Variants(
-  {
-    **{
-      str(size): (
-        dict(checkpoint=f"runs/bd{size}", timed_prompts=12),
-        functools.partial(_points, size),
-      )
-      for size in SIZES
-    },
-    "seeds": (dict(checkpoint="runs/bd4_1", repeats=0), _seeds),
-  }
-)
+VARIANTS = Variants({"4": 4, "16": 16}, "BLOCK_SIZE", int)
 
 
 def get_config(variant: str = VARIANTS.default) -> ConfigDict:
-  sweep, _ = VARIANTS[variant]
   return ConfigDict(
     dict(
-      sweep=dict(judge=JUDGE, batch_size=12, **sweep),
+      sweep=dict(
+        checkpoint=f"runs/bd{VARIANTS[variant]}",
+        judge="stories260K",
+        batch_size=12,
+        timed_prompts=12,
+      ),
       # A story is over with the block that holds its end: what follows it there is no text.
       decoder=dict(name="static", max_tokens=200, early_exit=True, exit_at="eos"),
       data=dict(source="stories"),
@@ -93,5 +36,48 @@ def get_config(variant: str = VARIANTS.default) -> ConfigDict:
 
 
 def get_sweep(variant: str = VARIANTS.default) -> list[dict]:
-  _, points = VARIANTS[variant]
-  return points()
+  # Batch drafts make the same forwards as a tree and copy the cache for every draft: one block size
+  # shows what that costs.
+  size = VARIANTS[variant]
+  kinds = [("tree", False), *([("batch", False)] if size == 4 else []), ("tree", True)]
+  dynamic = [{"decoder.name": "dynamic", "decoder.threshold": tau} for tau in THRESHOLDS]
+  freedave = [
+    {
+      "decoder.name": "freedave",
+      "decoder.draft_steps": d,
+      "decoder.draft_mode": mode,
+      "decoder.eager": eager,
+    }
+    for mode, eager in kinds
+    for d in DRAFT_STEPS
+    if d <= (EAGER_STEPS if eager else size)  # a block has no more steps than tokens
+  ]
+  verified = [
+    {
+      "decoder.name": "freedave",
+      "decoder.threshold": tau,
+      "decoder.draft_steps": 8,
+      "decoder.eager": True,
+      "decoder.skip_known_forwards": True,
+    }
+    for tau in THRESHOLDS
+  ]
+  carried = [
+    {
+      "decoder.name": "freedave",
+      "decoder.draft_steps": d,
+      "decoder.eager": True,
+      "decoder.reuse_verified_kv": True,
+    }
+    for d in (4, 8)
+  ]
+  skipping = {
+    "decoder.name": "freedave", "decoder.draft_steps": 8, "decoder.eager": True,
+    "decoder.skip_known_forwards": True,
+  }  # fmt: skip
+  base = {
+    "decoder.name": "ar",
+    "sweep.checkpoint": "stories260K",
+    "sweep.label": "stories260K",
+  }
+  return [{"decoder.name": "static"}, base, *dynamic, *freedave, *carried, skipping, *verified]

@@ -150,3 +150,14 @@ def test_models_that_are_not_there_are_left_out(tmp_path, capsys, missing):
   module = script("one_task/measure")
   assert module.main([f"--runs={tmp_path}", f"--out={tmp_path / 'p.jsonl'}", "--count=1"]) == 0
   assert f"left out: no model in {tmp_path / missing}" in capsys.readouterr().out
+
+
+def test_trainings_of_other_seeds_have_the_main_decoders_and_lossless_ones_their_text():
+  module, measure = script("one_task/tables"), script("one_task/measure")
+  main = {model.label: len(model.decoders) for model in measure.OF_SEEDS}
+  lines = [line.split(" | ") for line in module.seeds().splitlines()[2:]]
+  models = [line[0].removeprefix("| ") for line in lines]
+  assert len(models) > 20 and all(models.count(model) == main[model] for model in models)
+  lossless = ("verified SBD", "Jacobi", "FreeDave")
+  texts = {line[-1] for line in lines if line[1].startswith(lossless)}
+  assert texts == {"those of AR |", "those of static |"}
