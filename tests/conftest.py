@@ -30,6 +30,8 @@ if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11
   if "xla_cpu_use_fusion_emitters" not in _FLAGS:  # a subprocess has them already
     _FLAGS += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = _FLAGS.strip()
+# Two processes of tests share two cores, where threads of NumPy would wait for each other, spinning.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tracing makes many objects, few of them garbage: looking less often saves 7 % of all time.
 gc.set_threshold(100_000, 50, 100)
 

@@ -21,13 +21,15 @@ from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.masks import Causal, Full
 from tests import models
+from tests.jit import quick_jit
 
 PROMPTS = ["Once upon a time", "Lily and Ben"]
 
 
 @pytest.fixture(scope="module")
 def model():
-  return load_pretrained("stories260K-sbd")
+  # The one that its name opens, so that both share programs.
+  return api._shipped("stories260K-sbd")
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +71,14 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_generate_equals_the_sampler_run_by_hand(model, method):
   outputs = list(sbdjax.generate(model, PROMPTS, method, max_tokens=20))
-  for prompt, found in zip(PROMPTS, outputs, strict=True):
-    ids = model.tokenizer.encode(prompt, bos=True)
-    limits = sbdjax.Limits(20, model.generation.eos_ids)
-    run = jax.jit(lambda p, x, n, k, limits=limits: base.decode(
-      method.sampler(model.lm, limits), p, x, n, k
-    ).out)  # fmt: skip
-    lengths = np.array([len(ids)], np.int32)
-    out = run(model.params, np.array([ids], np.int32), lengths, jax.random.key(0))
+  sampler = method.sampler(model.lm, sbdjax.Limits(20, model.generation.eos_ids))
+  run = jax.jit(lambda *args: base.decode(sampler, *args).out)
+  # One program for prompts of any length: what stands behind one is not read.
+  encoded = [model.tokenizer.encode(prompt, bos=True) for prompt in PROMPTS]
+  width = max(map(len, encoded))
+  for prompt, ids, found in zip(PROMPTS, encoded, outputs, strict=True):
+    padded, lengths = [ids + [0] * (width - len(ids))], np.array([len(ids)], np.int32)
+    out = run(model.params, np.array(padded, np.int32), lengths, jax.random.key(0))
     stop = int(out.length_B[0])
     assert found.tokens == np.asarray(out.tokens_BxC[0, len(ids) : stop]).tolist()
     assert found.nfe == int(out.nfe_B[0]) and found.tpf == len(found.tokens) / found.nfe
@@ -204,8 +206,13 @@ def test_score_is_the_sum_of_log_probabilities():
   (found,) = sbdjax.score(model, [PROMPTS[0]])
   ids = np.array([model.tokenizer.encode(PROMPTS[0], bos=True)])
   positions = np.arange(ids.shape[1])[None]
-  hidden, _ = model.lm.apply(model.params, ids, positions_BxT=positions, mask=Causal())
-  log_p = jax.nn.log_softmax(model.lm.logits(model.params, hidden))
+
+  @quick_jit
+  def log_probs(params):
+    hidden, _ = model.lm.apply(params, ids, positions_BxT=positions, mask=Causal())
+    return jax.nn.log_softmax(model.lm.logits(params, hidden))
+
+  log_p = log_probs(model.params)
   expected = -sum(float(log_p[0, t, ids[0, t + 1]]) for t in range(ids.shape[1] - 1))
   assert found.nats == pytest.approx(expected, rel=1e-5) and found.tokens == ids.shape[1] - 1
   assert found.estimator == "exact" and found.perplexity == pytest.approx(
@@ -223,13 +230,18 @@ def test_score_of_masked_diffusion_is_the_any_order_bound():
     for n in (2, 512)
   }
   size, bound = len(tokens), 0.0
+
+  @quick_jit
+  def log_probs(noisy):
+    at, mask = np.arange(size)[None], Full(np.array([size]))
+    hidden, _ = lm.apply(params, noisy, positions_BxT=at, mask=mask)
+    return jax.nn.log_softmax(lm.logits(params, hidden))[0]
+
   for count in range(1, size + 1):
     subsets = list(itertools.combinations(range(size), count))
     for places in subsets:
       noisy = np.array([[mask_id if i in places else t for i, t in enumerate(tokens)]])
-      positions = np.arange(size)[None]
-      hidden, _ = lm.apply(params, noisy, positions_BxT=positions, mask=Full(np.array([size])))
-      log_p = jax.nn.log_softmax(lm.logits(params, hidden))[0]
+      log_p = np.asarray(log_probs(noisy))
       nats = -sum(float(log_p[i, tokens[i]]) for i in places)
       bound += size / count * nats / len(subsets) / size
   assert found[512].nats == pytest.approx(bound, rel=0.02)

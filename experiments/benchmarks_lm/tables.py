@@ -6,6 +6,7 @@ python experiments/benchmarks_lm/tables.py experiments/benchmarks_lm/smollm2_135
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 from typing import Any
@@ -97,9 +98,16 @@ def published_table(found: dict[str, Outcome], items: dict[str, list[dict[str, A
   return "\n".join(rows) + "\n"
 
 
+@functools.cache
+def _recorded() -> tuple[dict[str, Outcome], dict[str, list[dict[str, Any]]]]:
+  """Of the recorded tasks: their outcomes, and the items' records."""
+  _, items = read(RECORDS)
+  return outcomes(items), items
+
+
 def recorded() -> str:
   """Every metric of the recorded tasks."""
-  return results_table(outcomes(read(RECORDS)[1]))
+  return results_table(_recorded()[0])
 
 
 def wikitext() -> str:
@@ -109,8 +117,7 @@ def wikitext() -> str:
 
 def beside_authors() -> str:
   """Recorded metrics beside those that the model's authors report."""
-  _, items = read(RECORDS)
-  return published_table(outcomes(items), items)
+  return published_table(*_recorded())
 
 
 def beside() -> list[dict[str, Any]]:
@@ -144,8 +151,7 @@ def largest_difference() -> float:
 
 def in_short() -> str:
   """What came out, in a sentence."""
-  _, items = read(RECORDS)
-  found = outcomes(items)
+  found, items = _recorded()
   average = arc_average(items, PUBLISHED_ARC[0])
   assert average is not None
   shares = {name: found[name].metrics[metric] for name, (metric, _) in PUBLISHED.items()}

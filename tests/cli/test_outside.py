@@ -1,14 +1,12 @@
 """Methods and rules of a package outside the tree: generated with and swept, as a researcher would."""
 
+import importlib
 import json
-import os
-import pathlib
-import subprocess
 import sys
 
 import pytest
 
-import sbdjax
+from sbdjax import __main__ as entry
 
 FILES = {
   "__init__.py": "",
@@ -66,33 +64,30 @@ def get_sweep():
 """
 
 
-@pytest.fixture(scope="module")
-def sbdjax_at(tmp_path_factory):
-  """Runs a verb in a folder of its own, with the package `my_lab` on the path."""
+@pytest.fixture(autouse=True, scope="module")
+def my_lab(tmp_path_factory):
+  """The package on the path of Python."""
   folder = tmp_path_factory.mktemp("lab")
   (folder / "my_lab").mkdir()
   for name, text in FILES.items():
     (folder / "my_lab" / name).write_text(text)
-  tree = pathlib.Path(sbdjax.__file__).parents[1]
-  path = {"PYTHONPATH": f"{folder}{os.pathsep}{tree}"}
-
-  def run(*args):
-    command = [sys.executable, "-m", "sbdjax", *args]
-    return subprocess.run(
-      command, env=os.environ | path, cwd=folder, capture_output=True, text=True, timeout=600
-    )
-
-  return run
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+    yield
+  # Another file of tests has a package of this name.
+  for name in [n for n in sys.modules if n.split(".")[0] == "my_lab"]:
+    del sys.modules[name]
 
 
-def test_a_method_and_a_rule_from_outside_generate(sbdjax_at):
-  done = sbdjax_at(
-    "generate", "--checkpoint=stories260K-sbd", "--prompt=Once upon a time", "--prompt=Lily",
+def test_a_method_and_a_rule_from_outside_generate(capsys):
+  flags = [
+    "--checkpoint=stories260K-sbd", "--prompt=Once upon a time", "--prompt=Lily",
     "--json", "--decoder.name=my_lab.decoding:MyMethod", "--decoder.rule=my_lab.rules:MyRule",
     "--decoder.width=3", "--decoder.max_tokens=8",
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  lines = [json.loads(line) for line in done.stdout.splitlines()]
+  ]  # fmt: skip
+  assert entry.main(["generate", *flags]) == 0
+  lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
   assert len(lines) == 2
   for line in lines:
     # Three and then one of each block of four.
@@ -108,13 +103,10 @@ def test_a_method_and_a_rule_from_outside_generate(sbdjax_at):
 
 
 @pytest.mark.long
-def test_they_are_swept_beside_shipped_ones(sbdjax_at, tmp_path):
+def test_they_are_swept_beside_shipped_ones(tmp_path):
   (tmp_path / "config.py").write_text(CONFIG)
-  done = sbdjax_at(
-    "sweep", f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/run",
-    "--config.decoder.half=3",
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
+  flags = [f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/run"]
+  assert entry.main(["sweep", *flags, "--config.decoder.half=3"]) == 0
   points = [json.loads(line) for line in (tmp_path / "run" / "points.jsonl").open()]
   slow, fast, shipped, ar = (point["settings"]["decoder"] for point in points)
   assert (slow["name"], slow["half"], slow["width"]) == ("my_lab.decoding:MyMethod", 3, 1)
@@ -126,11 +118,9 @@ def test_they_are_swept_beside_shipped_ones(sbdjax_at, tmp_path):
   assert points[0]["compile_seconds"] > 0 == points[1]["compile_seconds"]
 
 
-def test_a_misspelt_setting_of_theirs_names_the_nearest(sbdjax_at):
-  done = sbdjax_at(
-    "generate", "--checkpoint=stories260K-sbd", "--prompt=a",
-    "--decoder.name=my_lab.decoding:MyMethod", "--decoder.wdth=3",
-  )  # fmt: skip
-  assert done.returncode == 2
-  assert "unknown field decoder.wdth (did you mean 'width'?)" in done.stderr
-  assert "has half, rule, width, temperature" in done.stderr.replace("name, ", "")
+def test_a_misspelt_setting_of_theirs_names_the_nearest(capsys):
+  flags = ["--decoder.name=my_lab.decoding:MyMethod", "--decoder.wdth=3"]
+  assert entry.main(["generate", "--checkpoint=stories260K-sbd", "--prompt=a", *flags]) == 2
+  told = capsys.readouterr().err
+  assert "unknown field decoder.wdth (did you mean 'width'?)" in told
+  assert "has half, rule, width, temperature" in told.replace("name, ", "")

@@ -11,9 +11,10 @@ from sbdjax import __main__ as entry
 from sbdjax.errors import UsageError
 from sbdjax.interop import load_pretrained, native, save_pretrained
 from sbdjax.nn.sigma import HeadConfig
-from sbdjax.sigma_lm import SigmaLM
+from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from sbdjax.train import checkpoints
 from sbdjax.train.state import leaf_names
+from tests import models
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -115,16 +116,16 @@ def test_a_frozen_trunk_stays_as_it_was_opened(folder, mdm):
   assert all(jax.tree.leaves(moved))
 
 
-def test_a_file_holds_the_whole_model_and_hugging_face_has_none(whole, tmp_path):
-  model = load_pretrained(whole)
-  head = dataclasses.asdict(model.lm.head)
-  settings = dict(tokenizer="text8", eos_ids=[], head=head)
-  native.write(tmp_path / "m.safetensors", model.lm.config, jax.device_get(model.params), settings)
+def test_a_file_holds_the_whole_model_and_hugging_face_has_none(tmp_path):
+  lm = make_sigma_lm(models.config(vocab_size=28, mask_id=27), HeadConfig(num_layers=2))
+  params = jax.device_get(models.random_params(lm))
+  settings = dict(tokenizer="text8", eos_ids=[], head=dataclasses.asdict(lm.head))
+  native.write(tmp_path / "m.safetensors", lm.config, params, settings)
   opened = load_pretrained(tmp_path / "m.safetensors")
-  assert isinstance(opened.lm, SigmaLM) and opened.lm.head == model.lm.head
-  jax.tree.map(np.testing.assert_array_equal, opened.params, model.params)
+  assert isinstance(opened.lm, SigmaLM) and opened.lm.head == lm.head
+  jax.tree.map(np.testing.assert_array_equal, opened.params, params)
   with pytest.raises(UsageError, match="causal blocks"):
-    save_pretrained(tmp_path / "hf", model)
+    save_pretrained(tmp_path / "hf", opened)
 
 
 @pytest.mark.long
@@ -164,9 +165,13 @@ def test_a_model_learns_from_the_one_it_starts_from(folder, mdm):
   assert load_pretrained(once).generation.attention == "full"
 
 
-def test_a_teacher_that_drops_channels_is_refused(folder, mdm, capsys):
-  config, flag = f"--config={folder / 'config.py'}:sdtt", "--config.model.dropout=0.1"
-  assert entry.main(["train", config, f"--workdir={folder / 'dropped'}", flag]) == 2
+def test_a_teacher_that_drops_channels_is_refused(folder, capsys):
+  teacher, lm = folder / "teacher.safetensors", models.lm_of(vocab_size=28, mask_id=27)
+  settings = dict(tokenizer="text8", eos_ids=[])
+  native.write(teacher, lm.config, jax.device_get(models.random_params(lm)), settings)
+  config, workdir = f"--config={folder / 'config.py'}:sdtt", f"--workdir={folder / 'dropped'}"
+  flags = [f"--config.init.checkpoint={teacher}", "--config.model.dropout=0.1"]
+  assert entry.main(["train", config, workdir, *flags]) == 2
   assert "whose channels must not be dropped: set model.dropout=0" in capsys.readouterr().err
 
 

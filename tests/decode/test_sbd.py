@@ -1,5 +1,7 @@
 """What a Set Block Decoding forward costs, and the sampler's own settings."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +73,11 @@ def sbd_of(gamma):
   return SBD(K, EBEntropy(gamma))
 
 
+@functools.cache
+def run_of(gamma):
+  return Run(sbd_of(gamma))
+
+
 def test_ar_runs_one_token_per_forward():
   run = Run(AR())
   assert run.prefill == [5] and run.steps == [[1]] * MAX_TOKENS
@@ -78,7 +85,7 @@ def test_ar_runs_one_token_per_forward():
 
 
 def test_gamma_zero_is_one_token_per_forward():
-  run = Run(sbd_of(0.0))
+  run = run_of(0.0)
   assert run.out.nfe_B.tolist() == [len(run.steps)] == [MAX_TOKENS]
   steps = run.out.reveal_step_BxC[0, 5 : 5 + MAX_TOKENS].tolist()
   assert sorted(steps) == list(range(MAX_TOKENS)) != steps
@@ -87,7 +94,7 @@ def test_gamma_zero_is_one_token_per_forward():
 @pytest.mark.parametrize("gamma", [0.0, 1.5])
 def test_a_block_costs_one_wide_forward_and_narrow_ones(gamma):
   """Equation 16: time(2k) + (l - 1) time(k); the first block follows the prefill, so it has none."""
-  run = Run(sbd_of(gamma))
+  run = run_of(gamma)
   reveal = np.asarray(run.out.reveal_step_BxC[0, 5 : 5 + MAX_TOKENS]).reshape(-1, K)
   forwards = np.diff([-1, *reveal.max(axis=1)])  # l of each block
   assert (forwards == K).all() if gamma == 0 else (1 < forwards).any() and (forwards < K).any()

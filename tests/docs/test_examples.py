@@ -1,5 +1,6 @@
 """The worked examples of docs/howto: each does what its page says."""
 
+import functools
 import importlib
 import json
 import pathlib
@@ -20,6 +21,7 @@ from sbdjax.interop.hf import configs, families
 from sbdjax.losses import get
 from sbdjax.losses.ntp import NTPLoss
 from tests import models
+from tests.jit import quick_jit
 from tests.reference import network
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -65,7 +67,7 @@ def test_rule():
 def tiny():
   """A random model with a mask token."""
   lm = sbdjax.make_lm(models.config(mask_id=31, vocab_size=32))
-  return lm, lm.init(jax.random.key(0))
+  return lm, quick_jit(lm.init)(jax.random.key(0))
 
 
 def run(method, tiny, prompts, lengths, limits):
@@ -110,20 +112,25 @@ def test_loss(tiny):
   )
   assert get("smoothed_loss:Smoothed") is Smoothed
   key = jax.random.key(0)
-  plain, weight, _ = NTPLoss()(lm, params, batch, key)
-  total, same_weight, metrics = Smoothed(0.0)(lm, params, batch, key)
+  value = lambda loss: quick_jit(functools.partial(loss, lm))(params, batch, key)
+  plain, weight, _ = value(NTPLoss())
+  total, same_weight, metrics = value(Smoothed(0.0))
   np.testing.assert_allclose([total, same_weight], [plain, weight], rtol=1e-5)
-  hidden, _ = lm.apply(
-    params, batch["tokens"], positions_BxT=batch["positions"], mask=masks.Causal()
-  )
+
+  @quick_jit
+  def logits(params):
+    at = batch["positions"]
+    hidden, _ = lm.apply(params, tokens, positions_BxT=at, mask=masks.Causal())
+    return lm.logits(params, hidden)
+
   # Without the mask token, whose probability is 0.
-  log_p = np.log(network.softmax(np.asarray(lm.logits(params, hidden), np.float64)[..., :31]))
+  log_p = np.log(network.softmax(np.asarray(logits(params), np.float64)[..., :31]))
   expected = -sum(
     0.8 * log_p[b, t, tokens[b, t + 1]] + 0.2 * log_p[b, t].mean()
     for b in range(2)
     for t in range(5)
   )
-  np.testing.assert_allclose(Smoothed(0.2)(lm, params, batch, key)[0], expected, rtol=1e-5)
+  np.testing.assert_allclose(value(Smoothed(0.2))[0], expected, rtol=1e-5)
   np.testing.assert_allclose(metrics["ntp_loss"][0], plain, rtol=1e-5)
 
 
@@ -135,7 +142,8 @@ def attention_inputs(num_queries, num_keys):
 
 def attend(backend, rule, q, k, v):
   plan = backend.plan(rule, q.shape[2], k.shape[2])
-  return np.asarray(backend.attend(q, (k,), (v,), plan))
+  run = quick_jit(lambda q, k, v: backend.attend(q, (k,), (v,), plan))
+  return np.asarray(run(q, k, v))
 
 
 def test_mask():
@@ -180,7 +188,7 @@ def test_family(tmp_path, monkeypatch):
   for module in (families, configs, my_family):
     monkeypatch.setattr(module, "FAMILIES", known)
   lm = sbdjax.make_lm(models.config(qkv_bias=True, mask_id=None))
-  params = lm.init(jax.random.key(0))
+  params = quick_jit(lm.init)(jax.random.key(0))
   params = jax.tree.map(lambda x: x + 0.1, params)  # biases start at zero
   model = pretrained.Pretrained(lm, params, None, pretrained.GenerationDefaults((), None))
   sbdjax.save_pretrained(tmp_path / "model", model)
@@ -195,7 +203,9 @@ def test_family(tmp_path, monkeypatch):
   assert opened.lm.config.qkv_bias
   tokens = jnp.arange(6)[None]
   logits = [
-    m.logits(p, m.apply(p, tokens, positions_BxT=tokens, mask=masks.Causal())[0])
+    quick_jit(
+      lambda p, m=m: m.logits(p, m.apply(p, tokens, positions_BxT=tokens, mask=masks.Causal())[0])
+    )(p)
     for m, p in ((lm, params), (opened.lm, opened.params))
   ]
   np.testing.assert_array_equal(*logits)

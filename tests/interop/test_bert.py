@@ -22,6 +22,7 @@ from sbdjax.sigma_lm import SigmaLM, make_sigma_lm
 from sbdjax.train.state import leaf_names
 from tests import models
 from tests.interop import hf_models
+from tests.jit import quick_jit
 
 T, HEADS, LAYERS, EPS = 7, 4, 2, 1e-3
 TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] A C D E F G H I".split()
@@ -287,7 +288,7 @@ def test_llama2c_has_no_post_norm(tmp_path):
 def test_a_head_of_causal_blocks_reads_the_last_norms_output(folder):
   model = load_pretrained(folder)
   lm = make_sigma_lm(model.lm.config, HeadConfig())
-  params = lm.init(jax.random.key(0)) | {"trunk": model.params}
+  params = quick_jit(lm.init)(jax.random.key(0)) | {"trunk": model.params}
   stream = lm.trunk(params, TEXTS)
   hidden, logits = forward(model, TEXTS)
   np.testing.assert_array_equal(stream, hidden)
