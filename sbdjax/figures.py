@@ -35,6 +35,7 @@ DPI = 200
 # together with the markers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
+LINES = ("-", "--", ":", "-.")
 BLACK, GREY, PALE = "#000000", "#666666", "#EDEDED"
 # Of masks and grids: nothing, and two kinds.
 KINDS = ListedColormap([PALE, COLOURS[0], COLOURS[1]])
@@ -153,7 +154,7 @@ def legend_below(figure: Figure, columns: int, axes: Any = None) -> None:
   """One legend for the figure, below its panels: nothing in them is covered.
 
   Args:
-    columns: of the legend.
+    columns: of the legend, at most: fewer where they are wider than the figure.
     axes: the panel whose curves are named; None: all different names of all panels.
   """
   panels = [axes] if axes is not None else figure.axes
@@ -161,7 +162,13 @@ def legend_below(figure: Figure, columns: int, axes: Any = None) -> None:
   for panel in panels:
     for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
       named.setdefault(label, handle)
-  figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
+  for ncols in range(columns, 0, -1):
+    legend = figure.legend(
+      list(named.values()), list(named), loc="outside lower center", ncols=ncols
+    )
+    if ncols == 1 or legend.get_window_extent().width <= figure.bbox.width:
+      return
+    legend.remove()
 
 
 def place_notes(axes: Any, notes: Sequence[Note], size: float = 6.5) -> None:

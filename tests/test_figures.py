@@ -55,6 +55,17 @@ def test_bars_are_lengths_and_none_without_bounds():
   assert figures.bars(found) == [[0.5, 0.0], [0.25, 0.0]]
 
 
+@pytest.mark.parametrize(("width", "columns"), [(9, 4), (4, 2), (0.5, 1)])
+def test_a_legend_has_as_many_columns_as_fit(tmp_path, width, columns):
+  with figures.drawing(tmp_path / "a.png", width, 1.5) as figure:
+    axes = figure.add_subplot()
+    for number in range(4):
+      axes.plot([1, 2], [3, number], label=f"a curve with a long name, {number}")
+    figures.legend_below(figure, 4)
+    (legend,) = figure.legends
+    assert legend._ncols == columns
+
+
 def test_notes_are_beside_their_points_and_do_not_collide(tmp_path):
   """Twelve points in a bunch, whose texts are wider than they are apart."""
   x = np.linspace(1, 1.5, 12)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything recorded in this folder, from the project's root. PROTEINS are FASTA files between spaces (UniProt: human
 # Swiss-Prot and E. coli K-12). First the trunk is trained (masked diffusion from scratch; it stands
-# for a pretrained ESM-2 or DPLM), then the block alone, with two seeds. Re-running it resumes.
+# for a pretrained ESM-2 or DPLM), then the block alone, with three seeds. Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/ssmd_protein
@@ -18,18 +18,18 @@ train() {
   $PY -m sbdjax train --config="preset:$preset" --workdir=$RUNS/"$name" --config.train.seed="$seed" \
     --config.data.path=$RUNS/family.fasta --config.data.$SPLIT "$@"
 }
-for seed in 0 1; do
+for seed in 0 1 2; do
   train trunk_$seed uniref50_mdm:cpu $seed
   train block_$seed esm2_150m_ssmd:cpu $seed --config.init.checkpoint=$RUNS/trunk_$seed
 done
 # Figure 7: the draft's loss stays, the target's falls below it.
 $PY experiments/curves.py --together --metrics=eval/draft_nelbo,eval/target_nelbo --out=$OUT/losses.png \
-  --record=$OUT/losses.jsonl "seed 0=$RUNS/block_0" "seed 1=$RUNS/block_1"
+  --record=$OUT/losses.jsonl "seed 0=$RUNS/block_0" "seed 1=$RUNS/block_1" "seed 2=$RUNS/block_2"
 
 # The trunk alone in steps of two schedules, and with the block, in the same orders.
 DATA="--data.path=$RUNS/family.fasta --data.$SPLIT --length=126"
 rm -f $OUT/likelihood.jsonl
-for seed in 0 1; do
+for seed in 0 1 2; do
   # shellcheck disable=SC2086
   $PY experiments/ssmd_text8/likelihood.py --together --out=$OUT/likelihood.jsonl --texts=256 --seed=$seed --plans=4 \
     --unit=nats_per_residue --data.source=fasta --data.tokenizer=esm --data.packing=crop $DATA \

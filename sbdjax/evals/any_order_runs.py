@@ -248,7 +248,7 @@ class AnyOrderRuns:
     axes.errorbar(
       [x.at[0] for x in points], [sign * x.value for x in found], yerr=figures.bars(found)[::sign], elinewidth=0.6,
       color=figures.COLOURS[number], marker=figures.MARKERS[number],
-      linestyle="-" if seed == self.seeds[0] else "--", label=name if named else None,
+      linestyle=figures.LINES[list(self.seeds).index(seed)], label=name if named else None,
     )  # fmt: skip
 
   def _axes(self) -> dict[str, str]:
