@@ -18,7 +18,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sbdjax import bootstrap, figures
+import numpy as np
+
+from sbdjax import figures
 from sbdjax.evals import record
 
 UNITS = {False: ("nats per token", 1.0), True: ("bits per character", 1 / math.log(2))}
@@ -94,11 +96,8 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
         if not curves:
           continue
         steps = [step for step, _ in curves[0]]
-        seeds = [
-          bootstrap.spread(values)
-          for values in zip(*([v for _, v in c] for c in curves), strict=True)
-        ]
-        mean, least, most = zip(*seeds, strict=True)
+        of_seeds = np.array([[value for _, value in curve] for curve in curves])
+        mean, least, most = (x(of_seeds, axis=0) for x in (np.mean, np.min, np.max))
         colour, marker = figures.COLOURS[number], figures.MARKERS[number]
         panel.plot(steps, mean, color=colour, marker=marker, markersize=2.5, label=name)
         panel.fill_between(steps, least, most, color=colour, alpha=0.2, linewidth=0)
