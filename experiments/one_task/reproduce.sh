@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything recorded in this folder, from the project's root: ten trainings of a model of 260K
-# parameters, then their decoders on the same exercises; six trainings with two more seeds. Re-running it resumes.
+# parameters, then their decoders on the same exercises; seven trainings with two more seeds. Re-running it resumes.
 set -euo pipefail
 PY=${PY:-.venv/bin/python}
 OUT=experiments/one_task
@@ -30,13 +30,13 @@ done
 $PY -m sbdjax train --config=preset:stories_exercises:mdm --workdir=$RUNS/mdm_1000 \
   --config.train.steps=1000
 $PY $OUT/measure.py --runs=$RUNS --set=budgets --out=$OUT/budgets.jsonl
-# Two more seeds of six of them, by their main decoders.
+# Two more seeds of seven of them, by their main decoders.
 for seed in 1 2; do
   train() {
     $PY -m sbdjax train --config=preset:stories_exercises:"$1" --workdir=${RUNS}_seeds/$seed/"$1" \
       --config.train.seed=$seed "${@:2}"
   }
-  for method in ntp sbd block_diffusion; do train $method; done
+  for method in ntp sbd sbd_no_ntp block_diffusion; do train $method; done
   for method in jacobi_frozen cllm; do
     train $method --config.init.checkpoint=${RUNS}_seeds/$seed/ntp --config.collect.seed=$seed
   done
