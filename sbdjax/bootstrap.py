@@ -164,12 +164,7 @@ def ratio_of_sums(over: Sequence[float], under: Sequence[float], **how: Any) -> 
   Args:
     how: `resamples`, `seed` and `share` of `interval`.
   """
-  return _ratio_of_sums(tuple(over), tuple(under), tuple(sorted(how.items())))
-
-
-@functools.lru_cache(maxsize=1024)  # every page and table of an experiment asks for its own again
-def _ratio_of_sums(over: tuple, under: tuple, how: tuple[tuple[str, Any], ...]) -> Interval:
-  (found,) = ratios_of_sums([(over, under)], **dict(how))
+  (found,) = ratios_of_sums([(over, under)], **how)
   return found
 
 
