@@ -29,7 +29,7 @@ PROMPTS = ["Once upon a time", "Lily and Ben"]
 @pytest.fixture(scope="module")
 def model():
   # The one that its name opens, so that both share programs.
-  return in_use._shipped("stories260K-sbd")
+  return in_use.open_model("stories260K-sbd")
 
 
 @pytest.fixture(scope="module")

@@ -84,8 +84,11 @@ def test_what_is_found(tmp_path, r, longest_match, table_tokens):
   assert sizes >= set(lookup.sizes)
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8])
-def test_the_text_is_that_of_ar(tmp_path, temperature):
+# A forward is compiled for every number of drafts in `NGramLookup.sizes`: of seven for one more than of four.
+@pytest.mark.parametrize(
+  ("temperature", "r"), [pytest.param(0.0, 7, marks=pytest.mark.long), (0.8, 4)]
+)
+def test_the_text_is_that_of_ar(tmp_path, temperature, r):
   net, token = make_lm(CONFIG), token_sampler(temperature)
   params = models.random_params(net, seed=1, embedding_scale=0.5)
   prompts = models.tokens(16, 4, vocab_size=11, seed=3)
@@ -97,8 +100,7 @@ def test_the_text_is_that_of_ar(tmp_path, temperature):
     return run(params, jax.random.key(0))
 
   def with_table(name, texts):
-    # Each width is a forward to compile: up to four drafts are three widths.
-    lookup = NGramLookup(4, lookup_table=table_of(tmp_path / name, texts, CONFIG.vocab_size))
+    lookup = NGramLookup(r, lookup_table=table_of(tmp_path / name, texts, CONFIG.vocab_size))
     return decoded(VerifiedSBD(drafting=NoDrafting(), lookup=lookup, token=token))
 
   want = decoded(AR(token))

@@ -68,7 +68,7 @@ CASES = [
   _ar(Greedy()),
   _ar(_NUCLEUS, long=True),
   _sbd(rules.EBEntropy(0.0), "eb_entropy", 0.0, 4, long=True),
-  _sbd(rules.EBEntropy(0.8), "eb_entropy", 0.8, 4, long=True),  # drawn below
+  _sbd(rules.EBEntropy(0.8), "eb_entropy", 0.8, 4, long=True),
   # The block is longer than the limit.
   _sbd(rules.EBConfidence(1.5), "eb_confidence", 1.5, 16, long=True),
   _sbd(rules.Factor(1.5), "factor", 1.5, 3, long=True),
