@@ -113,17 +113,18 @@ def chat_model_in_short() -> str:
 def losses_in_short() -> str:
   """Where a method loses, on the front page."""
   cllm, forced = (jacobi.tpf(name).shown() for name in ("CLLM*", "Jacobi Forcing, round 1"))
-  left, of = (
-    one.as_percent(one.right_of_seeds(m, "ar")) for m in ("Jacobi Forcing, frozen teacher", "NTP")
+  forcing, clean, before = (
+    one.as_percent(one.right_of_seeds(model, "ar"))
+    for model in ("Jacobi Forcing, frozen teacher", "CLLM*", "NTP")
   )
   return "\n".join(
     (
       f"* By the clock verified SBD gains nothing: at best {one.speed(drafting='fused', block_size=4).shown()} times AR.",
-      f"* Jacobi Forcing keeps {left} right answers of {of} (three seeds).",
-      f"* CLLM\\* (as trained here) beats Jacobi Forcing: {cllm} tokens per forward against {forced}, with worse text.",
+      f"* CLLM\\* (CLLM as trained here) beats Jacobi Forcing: {cllm} tokens per forward against {forced}, with worse text. "
+      f"Both lose right answers: {before} before, {clean} and {forcing} after (three seeds).",
       "* Self-speculation without output residual loses, unlike the paper's: masked diffusion reaches its likelihood with "
       f"{stories.without_residual()} times the forwards.",
-      f"* On proteins self-speculation can lose: its trunk alone reaches its likelihood with {protein.cheapest()} times the forwards.",
+      f"* On proteins self-speculation can lose: its trunk alone reaches its likelihood with {protein.cheapest()} times the forwards (three seeds).",
     )
   )
 
@@ -152,8 +153,8 @@ def results() -> str:
       "every method on exercises with one right answer, exact match: the table above; no reveal rule keeps AR's "
       f"{match('SBD', 'ar')}, verified SBD does at up to "
       f"{one.tpf('SBD', 'sbd_verified', drafting='fan_out', block_size=8, candidates=True).shown()} tokens per forward; "
-      f"**a loss**: Jacobi Forcing keeps {of_seeds('Jacobi Forcing, frozen teacher')} of the {of_seeds('NTP')} of the model it starts from, "
-      f"CLLM\\* {of_seeds('CLLM*')} (means of three seeds, [least, most])"
+      f"**a loss**: with AR {of_seeds('NTP')} are right after next-token training, {of_seeds('Jacobi Forcing, frozen teacher')} after Jacobi Forcing of "
+      f"that model and {of_seeds('CLLM*')} after CLLM\\* (means of three seeds, [least, most])"
     ),
     "sbd_stories260k": (
       "SBD as in the table above: **a loss**, one token at a time within a block (gamma 0) already costs "

@@ -391,8 +391,13 @@ def whole(point: Point) -> str:
   """`in_words`, with the settings that differ."""
   decoder = point.decoder
   drafting = decoder.get("drafting", "none").replace("none", "").replace("_", "-")
-  size = f"blocks of {decoder['block_size']}" if "block_size" in decoder else ""
-  return ", ".join(filter(None, (in_words(point), drafting, rows.annotation(decoder), size)))
+  more = (
+    "second choices" if decoder.get("candidates") else "",
+    "recycling" if decoder.get("pool", "none") != "none" else "",
+    rows.annotation(decoder),
+    f"blocks of {decoder['block_size']}" if "block_size" in decoder else "",
+  )
+  return ", ".join(filter(None, (in_words(point), drafting, *more)))
 
 
 def fastest(points: Sequence[Point], records: Sequence[Record]) -> Table:
@@ -476,7 +481,7 @@ def seeds() -> str:
         model,
         whole(point),
         *(as_percent(matched(r)) for r in found),
-        bootstrap.spread([matched(r).value for r in found]).shown(0, 100, unit=" %"),
+        as_percent(bootstrap.spread([matched(r).value for r in found])),
         bootstrap.spread([per_forward(r).value for r in found]).shown(),
         "NO" if "NO" in texts else texts.pop(),
       )
@@ -518,8 +523,8 @@ def caches() -> str:
 
 
 def as_percent(share: Interval) -> str:
-  """`98 [96, 99] %`."""
-  return Interval(*(None if x is None else 100 * x for x in share)).shown(0) + " %"
+  """`98 % [96, 99]`."""
+  return share.shown(0, 100, unit=" %")
 
 
 def costs() -> dict[str, dict[str, Any]]:
