@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import shlex
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from rich.console import Console
 from sbdjax import losses, plain_json
 from sbdjax.cli import convert
 from sbdjax.cli.finetune_recipes import RECIPES
-from sbdjax.data.config import DataConfig
+from sbdjax.data.config import MIXTURE, TRAJECTORIES, DataConfig
 from sbdjax.data.files import write_atomically
 from sbdjax.errors import UsageError
 from sbdjax.foreign import read_json
@@ -67,7 +68,9 @@ def export(
     text = card(folder.parent.name, workdir, base, method)
     write_atomically(folder / CARD, lambda file: file.write(text.encode()))
     write_atomically(stamp, lambda file: file.write((json.dumps(now) + "\n").encode()))
-  console.print(f"model: {folder}\n\n" + "\n".join(_next(folder, base, method)), markup=False)
+  console.print(
+    f"model: {folder}\n\n" + "\n".join(_next(folder, workdir, base, method)), markup=False
+  )
 
 
 def _dtype_of(base: str) -> str:
@@ -92,13 +95,33 @@ def _checkpoint(folder: pathlib.Path, base: str) -> str:
   return " ".join(flags)
 
 
-def _next(folder: pathlib.Path, base: str, method: str) -> list[str]:
+def _held_out(workdir: pathlib.Path) -> str:
+  """The flags by which `evaluate` reads the data of a run, dots where nothing of one file was held out."""
+  data = read_json(workdir / "config.json", error=UsageError)["data"]
+  if data["source"] in (MIXTURE, TRAJECTORIES) or not data["split_sizes"][1]:
+    return "--data.source=files --data.path=..."
+  usual = json.loads(plain_json.dumps(dataclasses.asdict(DataConfig())))
+  read = (
+    "source",
+    "path",
+    "valid_path",
+    "split_sizes",
+    "separator",
+    "text_field",
+    "chat",
+    "seq_len",
+  )
+  given = (f"--data.{name}={data[name]}" for name in read if data[name] != usual[name])
+  return " ".join(map(shlex.quote, given))
+
+
+def _next(folder: pathlib.Path, workdir: pathlib.Path, base: str, method: str) -> list[str]:
   """Commands to go on with."""
   opened = _checkpoint(folder, base)
   decoder = " ".join(f"--decoder.{word}" for word in RECIPES[method].decoder.split())
   return [
     f'  python -m sbdjax generate {opened} {decoder} --prompt="..."',
-    f"  python -m sbdjax evaluate {opened}",
+    f"  python -m sbdjax evaluate {opened} {_held_out(workdir)}",
   ]
 
 

@@ -1,6 +1,7 @@
 """`python -m sbdjax finetune`: from a folder and a file of text to a folder that opens anywhere."""
 
 import json
+import shlex
 import shutil
 
 import jax
@@ -95,6 +96,12 @@ def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys)
   assert json.loads((out / "model/tokenizer_config.json").read_text())["mask_token"] == "<|mask|>"
   assert opened.tokenizer.token_id("<|mask|>") == 258 and opened.tokenizer.chat_template
   np.testing.assert_array_equal(logits_of(out / "model"), logits_of(out / "run"))
+  # The last line says how to evaluate what was held out; it runs as it stands.
+  words = shlex.split(said.splitlines()[-1])
+  assert words[:4] == ["python", "-m", "sbdjax", "evaluate"] and f"--data.path={texts}" in words
+  assert entry.main([*words[3:], "--json"]) == 0
+  losses = json.loads(capsys.readouterr().out)
+  assert losses["data"]["split_sizes"] == [0.95, 0.05, 0.0]
   card = (out / "model/README.md").read_text()
   assert "fine-tuned by `sbd`" in card and "| train/loss |" in card and "texts.jsonl" in card
   assert str(tmp_path) not in card  # it is given away
