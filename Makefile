@@ -60,7 +60,8 @@ $(PARITY): $(DEV)
 # Beside lm-evaluation-harness and math-verify, which the other targets do not install. IFEval counts
 # sentences with data of nltk.
 HARNESS       := $(VENV)/.installed-harness
-HARNESS_TESTS := tests/evals/tasks tests/evals/test_lm_eval_adapter.py tests/cli/test_evaluate_tasks.py
+HARNESS_TESTS := tests/evals/tasks tests/evals/test_lm_eval_adapter.py tests/evals/test_sandbox.py \
+  tests/cli/test_evaluate_tasks.py
 
 harness: $(HARNESS)
 	SBDJAX_HARNESS=1 $(RUN) -m pytest -n 2 --dist loadfile $(HARNESS_TESTS)

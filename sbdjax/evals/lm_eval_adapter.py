@@ -9,6 +9,7 @@ Arguments of the model: `checkpoint` (or `pretrained`), `adapter`, `dtype`, `max
 and `seed` of a bound, and `decoder.NAME=VALUE` as of the verbs, which says how texts are decoded.
 Requests are scored and decoded by what the verb `evaluate` uses, so shared beginnings are run once.
 The noise of a text follows from `seed`, its document and which of a document's repeats it is.
+What the texts cost until their ends is logged, and kept in `SbdjaxLM.written`.
 Where a likelihood is a bound, a warning says which, and `is_greedy` is False.
 
 Needs the extra `eval` (lm_eval 0.4.13).
@@ -28,12 +29,12 @@ from tqdm import tqdm
 
 from sbdjax import prompts as prompting
 from sbdjax.data.chat import ChatTemplate
-from sbdjax.decode.decoding import from_flat
+from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.errors import UsageError
 from sbdjax.evals.record import fingerprint
 from sbdjax.evals.scoring.scorer import log_likelihoods, rolling, scorer_for
 from sbdjax.evals.tasks.task import Request
-from sbdjax.evals.until import generate_until, number_of
+from sbdjax.evals.until import generate_until, number_of, spent
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.settings import parse_value
 
@@ -62,7 +63,11 @@ class _Asked(NamedTuple):
 
 @register_model(NAME)
 class SbdjaxLM(HarnessLM):
-  """A checkpoint of this package, as the harness asks models."""
+  """A checkpoint of this package, as the harness asks models.
+
+  Attributes:
+    written: what each text cost that was asked for so far, as of `Written.details`; `until.spent` sums it up.
+  """
 
   def __init__(
     self,
@@ -101,6 +106,7 @@ class SbdjaxLM(HarnessLM):
     self._model = prompting.with_tokenizer(opened)
     self._name = NAME if isinstance(name, Pretrained) else str(name)
     self._decoder, self._seed = _decoder_settings(more), seed
+    self.written: list[dict[str, Any]] = []
     context = self._model.lm.config.max_seq_len
     self._max_length = min(max_length or context, context)
     self._rows = int(batch_size) if batch_size not in (None, "auto") else 0
@@ -140,7 +146,7 @@ class SbdjaxLM(HarnessLM):
     return found
 
   def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-    """The text that follows each context, up to a stop string.
+    """The text that follows each context, up to a stop string; contexts of about equal length together.
 
     As by the harness's own model of `transformers`, a context is cut on the left to what
     `max_length` leaves beside the limit of the text, and a limit that leaves nothing is refused.
@@ -158,8 +164,9 @@ class SbdjaxLM(HarnessLM):
     ]
     found: dict[int, str] = {}
     of_settings = lambda i: repr(sorted(_sampling(requests[i].args[1]).items()))
-    ordered = sorted(range(len(requests)), key=of_settings)
-    size = self._rows or 8
+    longest_first = sorted(range(len(requests)), key=lambda i: -len(asked[i].context))
+    ordered = sorted(longest_first, key=of_settings)
+    size, before = self._rows or 8, len(self.written)
     with tqdm(total=len(requests), disable=disable_tqdm, desc="texts") as bar:
       for _, same in itertools.groupby(ordered, of_settings):
         numbers = list(same)
@@ -169,7 +176,23 @@ class SbdjaxLM(HarnessLM):
             found[i] = text
             self.cache_hook.add_partial("generate_until", requests[i].args, text)
             bar.update()
+    if requests:
+      self._tell(self.written[before:])
     return [found[i] for i in range(len(requests))]
+
+  def _tell(self, records: Sequence[dict[str, Any]]) -> None:
+    """Logs what texts cost, each until its end."""
+    cost = spent(records, self._decoding({}).method.counts_prefill)
+    _log.info(
+      "%d texts of %d tokens: %s tokens per forward, %.1f tokens/s",
+      len(records), cost.tokens, cost.tokens_per_forward.shown(2), cost.tokens_per_second,
+    )  # fmt: skip
+
+  def _decoding(self, sampling: dict[str, Any]) -> Decoding:
+    """How texts are decoded with a request's settings of sampling."""
+    settings = self._decoder | sampling
+    decoding = from_flat(settings, lambda value, hint, name: parse_value(str(value), hint, name))
+    return decoding.for_model(self._model.lm, self._model.generation)
 
   def _check_room(self, kwargs: dict[str, Any]) -> None:
     """Refuses a limit of the text that leaves a context no room."""
@@ -182,12 +205,9 @@ class SbdjaxLM(HarnessLM):
 
   def _texts(self, asked: Sequence[_Asked]) -> list[str]:
     """Texts of requests with the same settings of sampling."""
-    settings = self._decoder | _sampling(asked[0].kwargs)
-    decoding = from_flat(settings, lambda value, hint, name: parse_value(str(value), hint, name))
-    decoding = decoding.for_model(self._model.lm, self._model.generation)
     written = generate_until(
       self._model,
-      decoding,
+      self._decoding(_sampling(asked[0].kwargs)),
       [prompting.encode(self._tokenizer, one.context) for one in asked],
       [_stop(one.kwargs) for one in asked],
       [_limit(one.kwargs) for one in asked],
@@ -196,6 +216,7 @@ class SbdjaxLM(HarnessLM):
       batch_size=len(asked),
       max_length=self._max_length,
     )
+    self.written += [w.details() for w in written]
     return [w.text for w in written]
 
   @property

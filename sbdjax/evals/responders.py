@@ -31,11 +31,14 @@ class Responder(NamedTuple):
     together: how many items are worth answering at a time; progress is kept between them.
     counts_prefill: a prompt's forwards count among those of its answer, as of
       `Method.counts_prefill`.
+    length: of an item's prompt in characters. The longest are answered first, so that those answered
+      together are about as long; by default items stay in order.
   """
 
   respond: Callable[[Sequence[Any]], list[Response]]
   together: int
   counts_prefill: bool = False
+  length: Callable[[Any], int] = lambda item: 0
 
 
 Responders = Mapping[type[Item], Responder]
@@ -88,13 +91,13 @@ def of_decoder(
     max_length: tokens of a prompt and its answer, see `generate_until`.
   """
   tokenizer = model.need_tokenizer()
+  context_of = lambda item: item.prompt.context(template, multiturn)
 
   def texts(items: Sequence[Generation]) -> list[Response]:
-    contexts = [item.prompt.context(template, multiturn) for item in items]
     written = generate_until(
       model,
       decoding,
-      [prompting.encode(tokenizer, context) for context in contexts],
+      [prompting.encode(tokenizer, context_of(item)) for item in items],
       [item.stop for item in items],
       [item.max_tokens for item in items],
       numbers=[number_of(item.id) for item in items],
@@ -104,7 +107,8 @@ def of_decoder(
     )
     return [Response(w.text, w.details()) for w in written]
 
-  return {Generation: Responder(texts, batch_size, decoding.method.counts_prefill)}
+  length = lambda item: len(context_of(item))
+  return {Generation: Responder(texts, batch_size, decoding.method.counts_prefill, length)}
 
 
 def template_of(tokenizer: Any) -> Template:

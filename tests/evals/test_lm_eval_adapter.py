@@ -1,6 +1,8 @@
 """The adapter of lm-evaluation-harness: what is asked for a text, its room, and its noise."""
 
 import importlib
+import logging
+import types
 
 import pytest
 
@@ -11,6 +13,11 @@ from sbdjax.evals.until import Written
 pytest.importorskip("lm_eval", reason="needs the extra `eval`: lm_eval is not installed")
 
 DRAWN = {"do_sample": True, "temperature": 1.5, "max_gen_toks": 16, "until": []}
+# The result of a decoder that is not run.
+NOTHING = types.SimpleNamespace(
+  nfe=1, prefill_nfe=1, query_tokens=1, drafted=0, accepted=0, finish="length", batch_size=1,
+  prompt_tokens=[], seconds=1.0, valid=1,
+)  # fmt: skip
 LONG = "Once upon a time there was a girl. " * 60
 
 
@@ -45,7 +52,7 @@ def asked(module, monkeypatch):
 
   def record(model, decoding, prompts, stop, limits, *, max_length, **_):
     found.extend((*of, max_length) for of in zip(prompts, limits, strict=True))
-    return [Written("", None) for _ in prompts]
+    return [Written("", NOTHING) for _ in prompts]
 
   monkeypatch.setattr(module, "generate_until", record)
   return found
@@ -58,6 +65,29 @@ def test_a_context_and_its_text_get_the_room_that_is_asked_for(module, asked, ma
   ids = prompting.encode(model._tokenizer, LONG)
   model.generate_until([instance(LONG, max_gen_toks=n) for n in (7, context - 1)], True)
   assert asked == [(ids, 7, context), (ids, context - 1, context)]
+
+
+def test_contexts_of_about_equal_length_are_together(module, asked):
+  model = module.SbdjaxLM("stories260K", batch_size=2)
+  texts = ["a b", LONG, "a", LONG[: len(LONG) // 2]]
+  model.generate_until([instance(text, max_gen_toks=4) for text in texts], True)
+  lengths = [len(ids) for ids, _, _ in asked]
+  assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == 4
+
+
+def test_what_texts_cost_until_their_ends_is_told(module, caplog):
+  decoder = {"decoder.name": "sbd_verified", "decoder.drafting": "none", "decoder.lookup": "text"}
+  model = module.SbdjaxLM("stories260K", **decoder)
+  caplog.set_level(logging.INFO, logger=module.__name__)
+  prompts = ["Once upon a time", "The dog"]
+  texts = model.generate_until([instance(p, until=["."], max_gen_toks=64) for p in prompts], True)
+  tokens = [r["tokens"] for r in model.written]
+  assert [r["text"] for r in model.written] == texts
+  assert all(r["finish"] == "stop" and r["nfe"] <= r["tokens"] for r in model.written)
+  said = (
+    f"2 texts of {sum(tokens)} tokens: {sum(tokens) / sum(r['nfe'] for r in model.written):.2f} ["
+  )
+  assert said in caplog.text
 
 
 @pytest.mark.parametrize("limit", [40, 41, 300])

@@ -25,6 +25,8 @@ def isolation():
   try:
     SMALL.check()
   except UsageError as error:
+    if os.environ.get("SBDJAX_HARNESS"):  # where nothing is skipped
+      raise
     pytest.skip(str(error))
 
 

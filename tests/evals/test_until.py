@@ -10,6 +10,7 @@ from sbdjax.decode.tokens import Categorical
 from sbdjax.errors import UsageError
 from sbdjax.evals import turns
 from sbdjax.evals.responders import of_decoder
+from sbdjax.evals.tasks import run
 from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
 from sbdjax.evals.until import fit, generate_until, number_of, spent
 from sbdjax.interop.pretrained import load_pretrained
@@ -99,6 +100,27 @@ def test_a_resumed_item_has_the_noise_that_it_had(model):
   whole = [r.answer for r in responder.respond(items)]
   assert len(set(whole)) == 3
   assert [r.answer for r in responder.respond(items[1:])] == whole[1:]
+
+
+def test_the_longest_prompts_are_answered_first_so_that_those_together_are_about_as_long(model):
+  texts = ["a", "Once upon a time", "Tom had"]
+  items = [Generation(f"q{i}", Prompt(text), (), 4) for i, text in enumerate(texts)]
+  task = Task(
+    "three", lambda files: [], lambda *_: None, lambda *_: {"one": 1.0}, {"one": Metric()}
+  )
+  of = of_decoder(model, Decoding(AR()), None, batch_size=2)[Generation]
+  asked, lines = [], run.InMemory()
+
+  def respond(some):
+    asked.append([item.id for item in some])
+    return of.respond(some)
+
+  run.answer(task, items, {Generation: of._replace(respond=respond)}, lines, lambda *_: None)
+  assert asked == [["q1", "q2"], ["q0"]]
+  alone = [r.answer for r in of.respond(items)]
+  assert {r["id"]: r["text"] for r in lines.records} == dict(
+    zip(["q0", "q1", "q2"], alone, strict=True)
+  )
 
 
 @pytest.mark.long

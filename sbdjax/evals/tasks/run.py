@@ -67,7 +67,8 @@ def answer(
 ) -> None:
   """Answers those of `items` that `lines` has no record of.
 
-  A record has the task, the item's id, what was answered and what it is worth.
+  A record has the task, the item's id, what was answered and what it is worth. Records are in the order
+  in which items are answered; see `Responder.length`.
 
   Raises:
     UsageError: an item of a kind that nobody answers.
@@ -81,6 +82,7 @@ def answer(
   if kind not in responders:
     raise UsageError(f"{task.full_name} asks for {kind.__name__}, which nobody answers here")
   responder = responders[kind]
+  missing.sort(key=responder.length, reverse=True)
   for first in range(0, len(missing), responder.together):
     some = missing[first : first + responder.together]
     for item, response in zip(some, responder.respond(some), strict=True):
