@@ -33,6 +33,7 @@ LARGE = roofline.NetworkShape(
 )  # fmt: skip
 GPU = roofline.HARDWARE["h200"]
 CONTEXT = 1024  # cached tokens of the large model's forward
+SEEDS = (1, 2)  # of further trainings
 
 
 def modern(row):
@@ -180,6 +181,48 @@ def recorded(block_size):
   ours = [row for row in found if row["settings"]["decoder"]["name"] != "ar"]
   judged = [row for row in rows if row["settings"]["decoder"]["name"] == "ar"]
   return ours, judged[-1]
+
+
+@functools.cache
+def of_seeds(block_size):
+  """Points by name of every training, whatever its seed; the first is that of points.jsonl."""
+  others = [modern(row) for row in paired.read(HERE / "seeds.jsonl")]
+  of = lambda row: row["settings"]["sweep"]["checkpoint"]
+  trained = [recorded(block_size)[0]]
+  trained += [[r for r in others if of(r).endswith(f"bd{block_size}_{seed}")] for seed in SEEDS]
+  return [{name(row): row for row in rows} for rows in trained]
+
+
+def seeds():
+  """Three trainings of each block size: forwards saved by each, and means of all."""
+  lines = []
+  for block_size in (4, 16):
+    first, *others = of_seeds(block_size)
+    for wanted in others[0]:
+      found = [rows[wanted] for rows in (first, *others)]
+      saved = [fewer_forwards(rows[wanted], rows["static"]) for rows in (first, *others)]
+      like = [reproduced(rows[wanted], rows.values()) for rows in (first, *others)]
+      same = [paired.same_text(*pair) for pair in zip(found, like, strict=True) if pair[1]]
+      lines.append(
+        (
+          block_size,
+          wanted,
+          *(x.shown(2) for x in saved),
+          bootstrap.spread([x.value for x in saved]).shown(2),
+          bootstrap.spread([row["judge_nll"] for row in found]).shown(3),
+          ("yes" if all(same) else "NO") if same else "",
+        )
+      )
+  head = (
+    "block size", "decoding", "fewer NFE: seed 0", "seed 1", "seed 2", "mean", "judge NLL", "same text",
+  )  # fmt: skip
+  return markdown.table(head, lines)
+
+
+def saved_by_seeds(block_size, wanted):
+  """`saved`: mean of the seeds, the least, the most."""
+  trained = of_seeds(block_size)
+  return bootstrap.spread([fewer_forwards(rows[wanted], rows["static"]).value for rows in trained])
 
 
 def shape_of_stories():
