@@ -9,7 +9,8 @@ forward is run once for all and not timed. Answers end inside decoding, at a sto
 
 One line per item is added to --raw, and re-running the command resumes. At the end --out gets one line
 a method: answers with AR's very tokens, the task's metrics with intervals, tokens per forward, and
-tokens/s against AR's with an interval by bootstrap over items.
+tokens/s against AR's with an interval by bootstrap over items; under `each` what every item cost and
+whether --max_tokens cut its answer ("finish": "length").
 
 Programs that a model writes are run only with --run_generated_code.
 """
@@ -40,6 +41,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
 }  # fmt: skip
+# Of every item, by method.
+EACH = ("tokens", "nfe", "query_tokens", "seconds", "finish", "same", "values")
 # With --adapter.
 DRAFTING: dict[str, dict[str, Any]] = {
   "verified, alternating + look-up": {
@@ -142,11 +145,14 @@ def write(task: Any, lines: list[dict[str, Any]], about: dict[str, Any], path: s
   out = record.JsonLines(pathlib.Path(path))
   for name, summary in turns.summaries(lines).items():
     values = [line["runs"][name]["values"] for line in lines]
+    each = {"id": [line["id"] for line in lines]}
+    each |= {field: [line["runs"][name][field] for line in lines] for field in EACH}
     worth = {metric: list(x) for metric, x in outcome(task.metrics, values).metrics.items()}
     out.append(
       {"method": name, "task": task.full_name}
       | json.loads(json.dumps(summary._asdict()))
       | {"values": worth, "settings": about}
+      | {"each": each}
       | record.provenance()
     )
     print(

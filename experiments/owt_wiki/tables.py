@@ -156,9 +156,9 @@ def in_short() -> str:
   """A sentence for the page of all results."""
   return (
     "web text at small scale (Wikipedia, a BPE of its own, one training each), by likelihood of held-out text: "
-    f"{runs_of().costs('likelihood', 'SSMD')}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
+    f"{runs_of().costs('likelihood', 'SSMD', brief=True)}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
     f"own trunk alone costs {equal_quality.shown(trunk_costs())} times as much. On WebText, after 500 updates on some of it, "
-    f"{on_webtext('after', next(iter(SCHEDULES))).costs('likelihood', 'SSMD')}. {young()}"
+    f"{on_webtext('after', next(iter(SCHEDULES))).costs('likelihood', 'SSMD', brief=True)}. {young()}"
   )
 
 

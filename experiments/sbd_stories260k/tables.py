@@ -178,7 +178,7 @@ def row_of(row: dict[str, Any], reference: dict[str, Any]) -> tuple[Any, ...]:
     paired.tokens_per_forward(row).shown(2),
     paired.judge_nll(row).shown(3),
     markdown.against(row, reference),
-    f"{row['entropy']:.2f}",
+    paired.entropy(row).shown(2),
     f"{row['distinct_2']:.3f}",
     paired.repetition(row).shown(3),
   )
@@ -236,7 +236,7 @@ def speeds() -> str:
   rows = [
     (
       name_of(row),
-      f"{row['tokens_per_second']:,.0f}",
+      paired.tokens_per_second(row).shown(0),
       paired.speed_ratio(row, ar()).shown(2),
     )
     for row in points()
@@ -361,7 +361,7 @@ def baselines() -> str:
       paired.judge_nll(row).shown(3),
       markdown.against(row, first),
       None if same_seed is None else markdown.against(row, same_seed),
-      f"{row['entropy']:.2f}",
+      paired.entropy(row).shown(2),
       f"{row['distinct_2']:.3f}",
       paired.repetition(row).shown(3),
     )

@@ -106,7 +106,7 @@ def comparison() -> str:
       name_of(row["settings"]["decoder"]),
       markdown.against(row, ar()),
       paired.tokens_per_forward(row).shown(2),
-      f"{width(row):.1f}",
+      paired.query_tokens_per_forward(row).shown(1),
       paired.judge_nll(row).shown(3),
       f"{row['distinct_2']:.3f}",
       paired.repetition(row).shown(3),
@@ -193,7 +193,7 @@ def speeds() -> str:
   rows = [
     (
       name_of(row["settings"]["decoder"]),
-      f"{row['tokens_per_second']:,.0f}",
+      paired.tokens_per_second(row).shown(0),
       paired.speed_ratio(row, ar()).shown(2),
     )
     for row in points()

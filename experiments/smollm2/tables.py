@@ -9,7 +9,6 @@ import argparse
 import collections
 import json
 import pathlib
-import statistics
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -68,10 +67,10 @@ def ablation() -> str:
   rows = ["| recipe | drafts accepted of 7 | tokens per forward |", "|---|---|---|"]
   for variant, runs in by_variant.items():
     accepted, forwards = (
-      [run[name] for run in runs] for name in ("accepted", "tokens_per_forward")
+      bootstrap.spread([run[name] for run in runs]).shown()
+      for name in ("accepted", "tokens_per_forward")
     )
-    shown = bootstrap.spread(accepted).shown()
-    rows.append(f"| {variant} | {shown} | {statistics.mean(forwards):.2f} |")
+    rows.append(f"| {variant} | {accepted} | {forwards} |")
   return "\n".join(rows) + "\n"
 
 
@@ -178,12 +177,15 @@ def main_table(lines: list[dict[str, Any]]) -> str:
   head = (*head, "judge NLL", *(["repeats"] if counted else []))
   rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
   for line in lines:
-    row = line["kinds"]["all"]
+    row, each = line["kinds"]["all"], line["each"]
+    counted_queries = None not in each["query_tokens"]
     cells = (
       line["method"],
       interval(row["tokens_per_forward"]),
-      f"{query:.1f}" if (query := row["query_tokens_per_forward"]) else "",
-      f"{row['tokens_per_second']:,.1f}",
+      bootstrap.ratio_of_sums(each["query_tokens"], each["nfe"]).shown(1)
+      if counted_queries
+      else "",
+      bootstrap.ratio_of_sums(each["valid"], each["seconds"]).shown(1),
       interval(row["speed_over_ar"]),
       text_of(line),
       interval(line["judge_nll"], 3) if "judge_nll" in line else "",

@@ -52,9 +52,9 @@ def findings() -> str:
   return "\n".join(told)
 
 
-def against_trunk() -> str:
+def against_trunk(brief: bool = False) -> str:
   """What SSMD's trunk alone costs at equal likelihood, in words."""
-  return BESIDE_TRUNK.costs("likelihood", SAME_ORDERS)
+  return BESIDE_TRUNK.costs("likelihood", SAME_ORDERS, brief)
 
 
 def trunk_gain() -> Interval:
@@ -190,9 +190,9 @@ def positions() -> str:
 def in_short() -> str:
   """A sentence for the page of all results."""
   return (
-    f"text8, by spelling accuracy: {RUNS.costs('spelling', 'SSMD')}; by likelihood of held-out text: "
-    f"{RUNS.costs('likelihood', 'SSMD')}. Training apart, against its own trunk, by likelihood: "
-    f"{against_trunk()}. **Small models**: at best {RUNS.best('SSMD').shown(3)} of the words are "
+    f"text8, by spelling accuracy: {RUNS.costs('spelling', 'SSMD', brief=True)}; by likelihood of held-out text: "
+    f"{RUNS.costs('likelihood', 'SSMD', brief=True)}. Training apart, against its own trunk, by likelihood: "
+    f"{against_trunk(brief=True)}. **Small models**: at best {RUNS.best('SSMD').shown(3)} of the words are "
     "spelt right"
   )
 

@@ -142,28 +142,34 @@ class AnyOrderRuns:
     )
     return dict(zip(map(setting, of(label, seed)), shown, strict=True))
 
-  def costs(self, quality: str, label: str) -> str:
-    """What the baseline costs at the quality of all settings of a model, in words, seed by seed."""
+  def costs(self, quality: str, label: str, brief: bool = False) -> str:
+    """What the baseline costs at the quality of all settings of a model, in words, seed by seed.
+
+    Args:
+      brief: without how many intervals lie above 1, and without a bound beside them.
+    """
     several = len(self.seeds) > 1
     return "; ".join(
-      (f"seed {seed}: " if several else "") + self._costs(quality, label, seed)
+      (f"seed {seed}: " if several else "") + self._costs(quality, label, seed, brief)
       for seed in self.seeds
     )
 
-  def _costs(self, quality: str, label: str, seed: int) -> str:
+  def _costs(self, quality: str, label: str, seed: int, brief: bool) -> str:
     baseline, model = self._name(self.baseline), self._name(label)
     ratios = [x for x in self.ratios(quality, label, seed) if x is not None]
     bounds = [x for x in self.bounds(quality, label, seed) if x is not None]
     told = []
     if ratios:
       above = sum(x.low is not None and x.low > 1 for x in ratios)
-      ends = equal_quality.ends_shown(ratios)
-      told.append(f"costs {ends} times as much ({above} of {len(ratios)} intervals above 1)")
+      shares = "" if brief else f" ({above} of {len(ratios)} intervals above 1)"
+      told.append(f"costs {equal_quality.ends_shown(ratios)} times as much{shares}")
     if bounds:
       every = len(self.curve(quality, label, seed))
+      bound = (
+        f": its last setting costs {max(bounds).shown(2)} times as much as the cheapest of these"
+      )
       told.append(
-        f"is never as good as {len(bounds)} of {every} settings of {model}: its last setting costs {max(bounds).shown(2)} times as "
-        "much as the cheapest of these"
+        f"is never as good as {len(bounds)} of {every} settings of {model}{'' if brief and ratios else bound}"
       )
     return f"{baseline} {' and '.join(told) or 'is as good from its first setting on'}"
 

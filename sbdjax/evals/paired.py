@@ -93,9 +93,19 @@ def repetition(row: Row) -> Interval:
   return _ratio(row, "repeated", "ngrams", row["repetition"])
 
 
+def entropy(row: Row) -> Interval:
+  """Mean entropy H, in nats, of the decoding model's next-token distributions along its text."""
+  return _ratio(row, "entropy", "tokens", row["entropy"])
+
+
+def query_tokens_per_forward(row: Row) -> Interval:
+  """How wide a forward is."""
+  return _ratio(row, "query_tokens", "nfe", row["query_tokens"] / row["nfe"])
+
+
 def _ratio(row: Row, over: str, under: str, value: float) -> Interval:
   each = row.get("each")
-  if each is None or not sum(each[under]):
+  if each is None or over not in each or not sum(each[under]):
     return Interval(value)
   return bootstrap.ratio_of_sums(each[over], each[under])
 

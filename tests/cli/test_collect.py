@@ -55,6 +55,7 @@ def test_texts_are_what_the_model_writes(prompts, tmp_path, capsys):
   assert batch["weights"].sum() == sum(map(len, whole[:3])) - sum(lengths[:3])
 
 
+@pytest.mark.long
 def test_a_run_is_gone_on_with(prompts, tmp_path, capsys):
   noise = ["--decoder.temperature=1", "--seed=3"]
   assert run(prompts, tmp_path / "whole", *noise) == 0

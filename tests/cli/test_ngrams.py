@@ -10,6 +10,7 @@ from sbdjax.data import ngrams, token_file
 from sbdjax.errors import DataError, UsageError
 
 
+@pytest.mark.long
 def test_a_table_of_collected_text_drafts(tmp_path, capsys):
   written = tmp_path / "tokens.npz"
   run = lambda *flags: generate.main(

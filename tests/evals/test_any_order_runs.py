@@ -76,6 +76,9 @@ def test_what_came_out_is_told_in_words(runs):
     "A costs 1.25 [1.25, 1.25] times as much (1 of 1 intervals above 1) and is never as good as 1 of 2 settings of B: "
     "its last setting costs 0.67 [0.67, 0.67] times as much as the cheapest of these"
   )
+  assert runs.costs("judge", "B", brief=True) == (
+    "A costs 1.25 [1.25, 1.25] times as much and is never as good as 1 of 2 settings of B"
+  )
 
 
 def test_parts_of_one_source_are_drawn_together():

@@ -58,6 +58,16 @@ def test_intervals_are_of_sums_over_texts():
   assert found == bootstrap.ratio_of_sums([10, 20, 30], [10, 10, 10]) and found.value == 2.0
   assert paired.judge_nll(row("a", "sbd")).value == pytest.approx(50 / 60)
   assert paired.repetition(row("a", "sbd")).value == pytest.approx(6 / 51)
+  wide = row("a", "sbd", EACH | dict(query_tokens=[10, 20, 60], entropy=[1.0, 2.0, 9.0]))
+  wide |= dict(query_tokens=90, nfe=30, entropy=0.2)
+  widths = paired.query_tokens_per_forward(wide)
+  assert (
+    widths == bootstrap.ratio_of_sums([10, 20, 60], [10, 10, 10]) and widths.low < 3 < widths.high
+  )
+  assert paired.entropy(wide) == bootstrap.ratio_of_sums([1.0, 2.0, 9.0], [10, 20, 30])
+  old = {**wide, "each": EACH}
+  assert paired.entropy(old) == bootstrap.Interval(0.2)
+  assert paired.query_tokens_per_forward(old) == bootstrap.Interval(3.0)
 
 
 def test_quality_is_compared_prompt_by_prompt():

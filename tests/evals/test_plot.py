@@ -58,6 +58,7 @@ def test_draws_a_png_and_a_pdf_and_leaves_nothing_else(tmp_path):
   assert data.startswith(b"\x89PNG") and len(data) > 10_000
 
 
+@pytest.mark.long
 def test_speeds_of_one_run_are_drawn_as_well_and_of_two_are_not(tmp_path, monkeypatch):
   panel, drawn = plot._panel, []
   monkeypatch.setattr(plot, "_panel", lambda *args: drawn.append(args) or panel(*args))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sbdjax.evals.tasks.task import Metric, Task
 from tests.experiments.test_ssmd import script
 
 
@@ -47,3 +48,16 @@ def test_the_table_beside_transformers(tmp_path, monkeypatch):
   row = "| a | 4 | 16 | 2.0e-05 | 4 of 4 | acc | 50.0 [25.0, 75.0] % | 50.0 [25.0, 75.0] % |"
   assert row in module.beside_transformers()
   assert module.largest_difference() == 2e-5
+
+
+def test_what_every_answer_cost_is_recorded(tmp_path):
+  module = script("benchmarks_lm/answers")
+  task = Task("t", lambda files: [], lambda *_: None, lambda *_: {}, {"right": Metric()})
+  costs = {"nfe": 4, "query_tokens": 8, "seconds": 0.5, "finish": "length", "same": True}
+  of = lambda tokens: costs | {"tokens": tokens, "values": {"right": float(tokens > 6)}}
+  lines = [{"id": f"q{n}", "runs": {"AR": of(n), "other": of(2 * n)}} for n in (4, 6)]
+  module.write(task, lines, {"max_tokens": 9}, str(tmp_path / "out.jsonl"))
+  ar, other = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+  assert ar["each"]["id"] == other["each"]["id"] == ["q4", "q6"]
+  assert other["each"]["tokens"] == [8, 12] and ar["each"]["finish"] == ["length"] * 2
+  assert other["values"]["right"][0] == 1.0 and other["tpf"][0] == 20 / 8

@@ -133,6 +133,7 @@ def metrics_of(workdir):
   return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_both_by_flags_are_trained_recorded_resumed_evaluated_and_decoded(my_lab, tmp_path, capsys):
   (tmp_path / "config.py").write_text(CONFIG)
   workdir = tmp_path / "run"

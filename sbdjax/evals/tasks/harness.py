@@ -10,7 +10,7 @@ from typing import Any
 
 from sbdjax.errors import UsageError
 
-_INSTALL = 'install the extra: pip install "sbdjax[eval]"'
+_INSTALL = 'install the extra: pip install ".[eval]"'
 
 
 @functools.cache
