@@ -38,7 +38,7 @@ class Interval(NamedTuple):
   high: float | None = None
 
   def shown(self, digits: int = 2, scale: float = 1.0, sign: str = "", unit: str = "") -> str:
-    """`x [lo, hi]`; the value alone without bounds.
+    """`x [lo, hi]`, with commas between thousands; the value alone without bounds.
 
     Args:
       digits: after the point.
@@ -47,7 +47,7 @@ class Interval(NamedTuple):
       unit: after the value, as " %".
     """
     value, *bounds = (
-      None if x is None else f"{scale * x:{sign}.{digits}f}" for x in (self.value, *self[1:])
+      None if x is None else f"{scale * x:{sign},.{digits}f}" for x in (self.value, *self[1:])
     )
     shown = f"{value}{unit}"
     return shown if None in bounds else f"{shown} [{', '.join(map(str, bounds))}]"

@@ -41,14 +41,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "name": "jacobi_window", "block_size": 4, "pool": "ngrams", "n_gram": 4, "num_candidates": 3,
   },
 }  # fmt: skip
-# Of every item, by method.
-EACH = ("tokens", "nfe", "query_tokens", "seconds", "finish", "same", "values")
 # With --adapter.
 DRAFTING: dict[str, dict[str, Any]] = {
   "verified, alternating + look-up": {
     "name": "sbd_verified", "block_size": 3, "drafting": "alternating", "lookup": "text",
   },
 }  # fmt: skip
+# Recorded of every item, by method.
+EACH = ("tokens", "nfe", "query_tokens", "seconds", "finish", "same", "values")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,8 +151,7 @@ def write(task: Any, lines: list[dict[str, Any]], about: dict[str, Any], path: s
     out.append(
       {"method": name, "task": task.full_name}
       | json.loads(json.dumps(summary._asdict()))
-      | {"values": worth, "settings": about}
-      | {"each": each}
+      | {"values": worth, "settings": about, "each": each}
       | record.provenance()
     )
     print(

@@ -95,23 +95,20 @@ def _checkpoint(folder: pathlib.Path, base: str) -> str:
   return " ".join(flags)
 
 
+# Fields that say which documents are read, and what of them.
+_READ = (
+  "source", "path", "valid_path", "split_sizes", "separator", "text_field", "chat", "add_eos", "seq_len",
+)  # fmt: skip
+
+
 def _held_out(workdir: pathlib.Path) -> str:
   """The flags by which `evaluate` reads the data of a run, dots where nothing of one file was held out."""
   data = read_json(workdir / "config.json", error=UsageError)["data"]
   if data["source"] in (MIXTURE, TRAJECTORIES) or not data["split_sizes"][1]:
     return "--data.source=files --data.path=..."
   usual = json.loads(plain_json.dumps(dataclasses.asdict(DataConfig())))
-  read = (
-    "source",
-    "path",
-    "valid_path",
-    "split_sizes",
-    "separator",
-    "text_field",
-    "chat",
-    "seq_len",
-  )
-  given = (f"--data.{name}={data[name]}" for name in read if data[name] != usual[name])
+  usual["seq_len"] = None  # that of `evaluate` is another
+  given = (f"--data.{name}={data[name]}" for name in _READ if data[name] != usual[name])
   return " ".join(map(shlex.quote, given))
 
 

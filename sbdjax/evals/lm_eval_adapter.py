@@ -45,7 +45,8 @@ _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_token
 _GREEDY = {"do_sample", "temperature", "until"}
 _MAX_TOKENS = 256  # the harness's own, where a task says nothing
 
-_log = logging.getLogger(__name__)
+# The harness shows the messages of its own models alone.
+_log = logging.getLogger(f"lm_eval.models.{NAME}")
 
 
 class _Asked(NamedTuple):

@@ -99,7 +99,7 @@ def entropy(row: Row) -> Interval:
 
 
 def query_tokens_per_forward(row: Row) -> Interval:
-  """How wide a forward is."""
+  """Mean number of query tokens in a forward of decoding."""
   return _ratio(row, "query_tokens", "nfe", row["query_tokens"] / row["nfe"])
 
 

@@ -99,6 +99,7 @@ def test_a_model_becomes_an_sbd_model_that_opens(model, texts, tmp_path, capsys)
   # The last line says how to evaluate what was held out; it runs as it stands.
   words = shlex.split(said.splitlines()[-1])
   assert words[:4] == ["python", "-m", "sbdjax", "evaluate"] and f"--data.path={texts}" in words
+  assert {"--data.seq_len=32", "--data.add_eos=True"} <= set(words)
   assert entry.main([*words[3:], "--json"]) == 0
   losses = json.loads(capsys.readouterr().out)
   assert losses["data"]["split_sizes"] == [0.95, 0.05, 0.0]

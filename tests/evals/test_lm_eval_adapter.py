@@ -1,6 +1,7 @@
 """The adapter of lm-evaluation-harness: what is asked for a text, its room, and its noise."""
 
 import importlib
+import io
 import logging
 import types
 
@@ -75,19 +76,25 @@ def test_contexts_of_about_equal_length_are_together(module, asked):
   assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == 4
 
 
-def test_what_texts_cost_until_their_ends_is_told(module, caplog):
+def test_what_texts_cost_until_their_ends_is_told(module):
   decoder = {"decoder.name": "sbd_verified", "decoder.drafting": "none", "decoder.lookup": "text"}
   model = module.SbdjaxLM("stories260K", **decoder)
-  caplog.set_level(logging.INFO, logger=module.__name__)
+  told = io.StringIO()
+  harness = logging.getLogger("lm_eval")  # what `lm_eval run` shows
+  handler, level = logging.StreamHandler(told), harness.level
+  harness.addHandler(handler)
+  harness.setLevel(logging.INFO)
   prompts = ["Once upon a time", "The dog"]
   texts = model.generate_until([instance(p, until=["."], max_gen_toks=64) for p in prompts], True)
+  harness.removeHandler(handler)
+  harness.setLevel(level)
   tokens = [r["tokens"] for r in model.written]
   assert [r["text"] for r in model.written] == texts
   assert all(r["finish"] == "stop" and r["nfe"] <= r["tokens"] for r in model.written)
   said = (
     f"2 texts of {sum(tokens)} tokens: {sum(tokens) / sum(r['nfe'] for r in model.written):.2f} ["
   )
-  assert said in caplog.text
+  assert said in told.getvalue()
 
 
 @pytest.mark.parametrize("limit", [40, 41, 300])
