@@ -22,14 +22,18 @@ ablate reverse16 --config.data.noise.schedule=reverse
 ablate nc_ic4 --config.loss.mask=clean_window --config.loss.window=4
 ablate noisy_window4 --config.loss.mask=noisy_window --config.loss.window=4
 ablate clean --config.loss.mask=clean
+for seed in 1 2; do
+  ablate linear16_$seed --config.train.seed=$seed
+  ablate clean_$seed --config.train.seed=$seed --config.loss.mask=clean
+done
 
 # The weight of the AR loss, in short.
 for w in 2 0.1 10; do
   $ONCE --config.train.steps=100 --config.train.eval_every=0 --workdir="runs/jacobi_ar_weight/w$w" --config.loss.ar_weight=$w
 done
 
-# Table 1 (timed: an idle machine), Tables 4 and 5, the weight of the AR loss, Figure 5b.
-for variant in methods ablation ar_weight blocks; do
+# Table 1 (timed: an idle machine), Tables 4 and 5, their seeds, the weight of the AR loss, Figure 5b.
+for variant in methods ablation seeds ar_weight blocks; do
   $PY -m sbdjax sweep --config=preset:stories_jacobi_sweep:$variant --workdir=runs/jf_$variant
   cp runs/jf_$variant/points.jsonl $OUT/$variant.jsonl
 done

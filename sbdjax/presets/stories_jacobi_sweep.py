@@ -3,9 +3,9 @@
   python -m sbdjax sweep --config=preset:stories_jacobi_sweep:methods --workdir=runs/jf_methods
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
-(Figure 5b: tokens per forward against block size), `ablation` (Tables 4 and 5) and `ar_weight` (the
-weight of the AR loss); both of trainings that differ in one setting, which
-experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
+(Figure 5b: tokens per forward against block size), `ablation` (Tables 4 and 5), `seeds` (two of its trainings
+with other seeds) and `ar_weight` (the weight of the AR loss); the last three of trainings that differ in one setting,
+which experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """
 
@@ -33,6 +33,11 @@ ABLATION = {
   "nc_ic4": "linear, window 16, NC-IC over 4 blocks",
   "noisy_window4": "linear, window 16, NC over 4 blocks, clean before (public code)",
   "clean": "linear, window 16, clean context",
+}
+SEEDS = {
+  f"{name}_{seed}": f"{ABLATION[name]}, seed {seed}"
+  for seed in (1, 2)
+  for name in ("linear16", "clean")
 }
 AR_WEIGHT = {
   "w2": "linear, window 16, NC",
@@ -87,6 +92,7 @@ VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
     "methods": (dict(batch_size=1, repeats=3, timed_prompts=12), _methods),
     "blocks": (dict(batch_size=16, repeats=0), _blocks),
     "ablation": (_MANY, lambda: _trained("runs/jacobi_ablation", ABLATION)),
+    "seeds": (_MANY, lambda: _trained("runs/jacobi_ablation", SEEDS)),
     "ar_weight": (_MANY, lambda: _trained("runs/jacobi_ar_weight", AR_WEIGHT)),
   }
 )
