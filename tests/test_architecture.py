@@ -1,6 +1,7 @@
 """Imports point one way: the layers of the package, read from its source."""
 
 import ast
+import functools
 import itertools
 import os
 import pathlib
@@ -146,16 +147,21 @@ def allowed() -> dict[str, set[str]]:
   return table
 
 
-def imports(source: str):
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def nodes(tree: ast.AST, inside: bool = False):
+  """(node, is in a function) of everything below `tree`."""
+  for node in ast.iter_child_nodes(tree):
+    yield node, inside
+    yield from nodes(node, inside or isinstance(node, FUNCTIONS))
+
+
+@functools.cache
+def imports(source: str) -> list[tuple[str, bool]]:
   """(dotted name, is at module level) of everything imported."""
-  tree = ast.parse(source)
-  inside = {
-    id(node)
-    for function in ast.walk(tree)
-    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-    for node in ast.walk(function)
-  }
-  for node in ast.walk(tree):
+  found = []
+  for node, inside in nodes(ast.parse(source)):
     names = []
     if isinstance(node, ast.Import):
       names = [alias.name for alias in node.names]
@@ -163,10 +169,15 @@ def imports(source: str):
       assert node.level == 0, "imports are absolute"
       # `from sbdjax import masks` imports sbdjax.masks
       names = [f"{node.module}.{alias.name}" for alias in node.names]
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+    elif isinstance(node, ast.Call) and called(node) == "import_module":
       names = [a.value for a in node.args if isinstance(a, ast.Constant)]
-    for name in names:
-      yield name, id(node) not in inside
+    found += [(name, not inside) for name in names]
+  return found
+
+
+def called(node: ast.Call) -> str | None:
+  """The last part of a called name."""
+  return getattr(node.func, "attr", getattr(node.func, "id", None))
 
 
 def modules():

@@ -15,6 +15,7 @@ from sbdjax.decode import AR, Categorical
 from sbdjax.decode.base import Limits
 from sbdjax.decode.generate import Decoder
 from sbdjax.interop import load_pretrained
+from tests.cli import checkpoints
 
 LINES = ["Once", "Once upon a time there was a", "A dog", "The cat sat. The dog ran.", "Lily and"]
 
@@ -26,10 +27,17 @@ def prompts(tmp_path_factory):
   return path
 
 
-def run(prompts, workdir, *more):
-  flags = ["--decoder.max_tokens=8", "--shard_size=2", "--batch_size=2", "--longest=32"]
-  where = [f"--prompts={prompts}", f"--workdir={workdir}", "--checkpoint=stories260K"]
-  return entry.main(["collect", *where, *flags, *more])
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  checkpoint = checkpoints.write_shallow(tmp_path_factory.mktemp("collect") / "model")
+
+  def run(prompts, workdir, *more):
+    flags = ["--decoder.max_tokens=8", "--shard_size=2", "--batch_size=2", "--longest=32"]
+    where = [f"--prompts={prompts}", f"--workdir={workdir}", f"--checkpoint={checkpoint}"]
+    return entry.main(["collect", *where, *flags, *more])
+
+  run.checkpoint = checkpoint
+  return run
 
 
 def texts(workdir):
@@ -39,9 +47,9 @@ def texts(workdir):
   return whole, corpus.prompt_lengths.tolist(), meta
 
 
-def test_texts_are_what_the_model_writes(prompts, tmp_path, capsys):
+def test_texts_are_what_the_model_writes(run, prompts, tmp_path, capsys):
   assert run(prompts, tmp_path) == 0
-  model = load_pretrained("stories260K")
+  model = load_pretrained(run.checkpoint)
   ids = [model.tokenizer.encode(line, bos=True) for line in LINES]
   decoder = Decoder(model.lm, Limits(8, tuple(model.generation.eos_ids)))
   alone = [next(decoder.generate(AR(), model.params, [p], jax.random.key(0))) for p in ids]
@@ -56,7 +64,7 @@ def test_texts_are_what_the_model_writes(prompts, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_run_is_gone_on_with(prompts, tmp_path, capsys):
+def test_a_run_is_gone_on_with(run, prompts, tmp_path, capsys):
   noise = ["--decoder.temperature=1", "--seed=3"]
   assert run(prompts, tmp_path / "whole", *noise) == 0
   for part in ("1/2", "0/2"):
@@ -74,7 +82,7 @@ def test_a_run_is_gone_on_with(prompts, tmp_path, capsys):
   assert all(path.stat().st_mtime_ns == made[path] for path in sorted(made) if path != lost)
 
 
-def test_draws_differ_between_prompts_and_shards(prompts, tmp_path):
+def test_draws_differ_between_prompts_and_shards(run, prompts, tmp_path):
   same = tmp_path / "same.txt"
   same.write_text("Once upon a time\n" * 4)
   assert run(same, tmp_path / "w", "--decoder.temperature=1") == 0
@@ -93,14 +101,14 @@ def test_draws_differ_between_prompts_and_shards(prompts, tmp_path):
     (["--batch_size=0"], "--batch_size=0"),
   ],
 )
-def test_errors(prompts, tmp_path, capsys, more, message):
+def test_errors(run, prompts, tmp_path, capsys, more, message):
   if "max_tokens" in more[0]:
     assert run(prompts, tmp_path) == 0
   assert run(prompts, tmp_path, *more) in (1, 2)
   assert message in capsys.readouterr().err
 
 
-def test_a_line_without_a_prompt_is_named(tmp_path, capsys):
+def test_a_line_without_a_prompt_is_named(run, tmp_path, capsys):
   (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n{"text": "b"}\n')
   assert run(tmp_path / "p.jsonl", tmp_path / "w") == 1
   assert "line 2" in capsys.readouterr().err

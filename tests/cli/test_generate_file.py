@@ -30,7 +30,7 @@ REQUESTS = [
   {"id": "a", "prompt_tokens": [5, 6]},
   {"id": "s", "prompt_tokens": [7, 8, 9, 10, 11], "seed": 3, "max_tokens": 5},
   {"prompt": "The dog", "eos_ids": [], "max_tokens": 20, "meta": {"of": ["mine"]}},
-  {"id": 9, "prompt_tokens": [5, 6], "stop": ["A", "\x01"]},
+  {"id": 9, "prompt_tokens": [5, 6], "stop": ["J", "\x01"]},
   {"id": "z", "prompt_tokens": [5, 6]},
 ]
 
@@ -94,7 +94,7 @@ def test_an_id_decides_the_noise_and_a_line_its_ends(tiny, made):
   # What it would be, up to the first stop string.
   expected = alone(number_of(9))
   whole = prompting.answer_text(model, [5, 6], expected, ())
-  cut = min((whole.find(s) for s in "A\x01" if s in whole), default=len(whole))
+  cut = min((whole.find(s) for s in "J\x01" if s in whole), default=len(whole))
   assert found[9]["text"] == whole[:cut] and found[9]["finish"] == "stop"
   assert found[9]["tokens"] == expected[: len(found[9]["tokens"])] != expected
   assert found[9]["nfe"] == len(found[9]["tokens"])

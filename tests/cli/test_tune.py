@@ -37,6 +37,11 @@ def tiny(tmp_path_factory):
   return checkpoints.write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.safetensors")
 
 
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory):
+  return checkpoints.write_shallow(tmp_path_factory.mktemp("shallow") / "model")
+
+
 @pytest.fixture
 def prompts(tmp_path):
   (tmp_path / "p.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "Tom had a dog"}\n')
@@ -78,8 +83,8 @@ def generate(capsys, *args, code=0):
   return [json.loads(line) for line in captured.out.splitlines()], captured.err
 
 
-def test_tuned_and_then_used(kept, prompts, tmp_path, no_clock, capsys):
-  common = ["--checkpoint=stories260K-sbd"]
+def test_tuned_and_then_used(kept, shallow, prompts, tmp_path, no_clock, capsys):
+  common = [f"--checkpoint={shallow}"]
   args = [f"--prompts={prompts}", "--max_tokens=12", "--turns=3", f"--out={tmp_path}/o"]
   assert entry.main(["tune", *common, *args, "--json"]) == 0
   found = json.loads(capsys.readouterr().out)
@@ -91,7 +96,7 @@ def test_tuned_and_then_used(kept, prompts, tmp_path, no_clock, capsys):
   assert json.loads(file.read_text()) == found == json.loads((tmp_path / "o").read_text())
   assert found["device"] == "cpu" and found["prompts"] == 2 and found["packages"]["jax"]
 
-  prompt = "--prompt=Once upon a time"
+  prompt = "--prompt=Lily Lily Lily Lily"  # two drafts in a row of this model are right
   (mine,), told = generate(capsys, *common, prompt)
   (plain,), nothing = generate(capsys, *common, prompt, "--decoder.name=ar")
   assert mine["decoder"].items() > FUSED.items() and mine["decoder"]["max_tokens"] == 12

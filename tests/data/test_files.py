@@ -145,13 +145,13 @@ def test_every_kind_of_zip_is_read_or_refused(tmp_path, change, words):
 
 @pytest.mark.parametrize("ending", [".xz", ".gz", ".zip"])
 def test_what_is_larger_than_memory_is_refused_while_it_is_read(tmp_path, monkeypatch, ending):
-  text = b"0" * 50_000_000
+  text = b"0" * 5_000_000
   packed = {".xz": lzma.compress, ".gz": gzip.compress, ".zip": lambda data: _zipped(data, {})}
   path = tmp_path / f"x{ending}"
   path.write_bytes(packed[ending](text))
-  assert path.stat().st_size < 100_000
-  monkeypatch.setattr(files.memory, "host", lambda: 60_000_000)
-  with pytest.raises(DataError, match=f"x{ending} holds more than 30.0 MB"):
+  assert path.stat().st_size < 10_000
+  monkeypatch.setattr(files.memory, "host", lambda: 6_000_000)
+  with pytest.raises(DataError, match=f"x{ending} holds more than 3.0 MB"):
     files.read_bytes(path)
 
 

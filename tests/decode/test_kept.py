@@ -169,7 +169,8 @@ def test_turns_share_programs():
     assert last(after) == last(streamer(AR(), prompt, using=using))
 
 
-@pytest.mark.parametrize("name", [long("sbd"), long("multiblock"), "ar"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["sbd", "multiblock", "ar"])
 def test_a_cache_grows_and_shrinks(name):
   method = METHODS[name]
   before = streamer(method, FIRST)

@@ -14,6 +14,7 @@ from sbdjax.evals.tasks import run
 from sbdjax.evals.tasks.task import Generation, Metric, Prompt, Task
 from sbdjax.evals.until import fit, generate_until, number_of, spent
 from sbdjax.interop.pretrained import load_pretrained
+from tests import models
 
 TEXTS = ["Once upon a time", "Lily and Ben", "Tom had a big"]
 
@@ -22,7 +23,7 @@ DRAWN = Decoding(AR(Categorical(1.5)))
 
 @pytest.fixture(scope="module")
 def model():
-  return load_pretrained("stories260K-sbd")
+  return models.shallow(load_pretrained("stories260K-sbd"))
 
 
 def ids(model):
@@ -30,11 +31,12 @@ def ids(model):
 
 
 def test_each_prompt_ends_at_its_own_strings_and_limit(model):
-  stop, limits = [[". "], [], [". "]], [40, 12, 3]
-  written = generate_until(model, Decoding(AR()), ids(model), stop, limits, batch_size=2)
   plain = [o.text for o in sbdjax.generate(model, TEXTS, AR(), max_tokens=40)]
+  end = plain[0][20:22]
+  stop, limits = [[end], [], [end]], [40, 12, 3]
+  written = generate_until(model, Decoding(AR()), ids(model), stop, limits, batch_size=2)
   first, second, third = written
-  assert first.text == plain[0].partition(". ")[0] and first.result.finish == "stop"
+  assert first.text == plain[0].partition(end)[0] and first.result.finish == "stop"
   assert first.result.nfe == first.result.valid < 40
   assert (second.result.valid, second.result.finish) == (12, "length")
   assert plain[1].startswith(second.text) and third.result.valid == 3
