@@ -29,9 +29,10 @@ RANK = "--config.model.adapter.rank=2"
 def folder(tmp_path_factory):
   """A base, a config, and a run that trained an adapter of it."""
   folder = tmp_path_factory.mktemp("adapter")
-  params = models.random_params(models.lm_of(vocab_size=512), embedding_scale=0.5)
+  shape = dict(vocab_size=512, num_layers=1)
+  params = models.random_params(models.lm_of(**shape), embedding_scale=0.5)
   settings = dict(tokenizer="tok512", eos_ids=[1, 2], made_by="a test")
-  native.write(folder / "base.safetensors", models.config(vocab_size=512), params, settings)
+  native.write(folder / "base.safetensors", models.config(**shape), params, settings)
   (folder / "config.py").write_text(CONFIG.replace("BASE", str(folder / "base.safetensors")))
   assert run(folder, "run", RANK, "--config.model.adapter.alpha=8") == 0
   assert convert.main([str(folder / "run"), str(folder / "a.safetensors")]) == 0

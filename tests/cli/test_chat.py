@@ -40,7 +40,9 @@ def model_of(metadata, name="qwen3", **changes):
   rows = tokenizer.vocab_size + 2
   if name == "sbd":
     changes |= dict(mask_id=rows - 1, unused_rows=0)
-  return hf_models.build(name, tokenizer=tokenizer, vocab_size=rows, max_seq_len=256, **changes)
+  return hf_models.build(
+    name, tokenizer=tokenizer, vocab_size=rows, max_seq_len=256, num_layers=1, **changes
+  )
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ SMALL += ["--config.tracking.samples.every=4"]
 
 
 def write_model(folder):
-  """A random two-layer Llama over bytes, with a chat template, as a Hugging Face folder."""
+  """A random Llama of one layer over bytes, with a chat template, as a Hugging Face folder."""
   made = folder / "tokenizer_files"
   made.mkdir(parents=True)
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -43,7 +43,7 @@ def write_model(folder):
   tokenizer = load_tokenizer(str(made))
   model = hf_models.build(
     "llama", tokenizer=tokenizer, vocab_size=tokenizer.vocab_size, rope_scaling=None,
-    max_seq_len=128, head_dim=4, tie_embeddings=True,
+    max_seq_len=128, head_dim=4, tie_embeddings=True, num_layers=1,
   )  # fmt: skip
   generation = model.generation.__class__((tokenizer.eos_id,), None)
   save_pretrained(folder / "model", model._replace(generation=generation))

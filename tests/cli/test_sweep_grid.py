@@ -83,6 +83,7 @@ def test_ar_is_measured_on_all_prompts(tiny):
   assert [p.decoding.name for p in grid_of(tiny, "sweep.seed=0,1")] == ["ar", "sbd", "sbd"]
 
 
+@pytest.mark.long
 def test_points_on_several_prompts_are_compared_each_with_ar_on_its_own(tiny, tmp_path, capsys):
   flags = [
     f"--checkpoint={tiny}", f"--workdir={tmp_path}", "--decoder.max_tokens=4",

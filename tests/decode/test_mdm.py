@@ -113,6 +113,7 @@ def test_ancestral_samples_have_the_distribution_of_the_reverse_process(name):
   assert statistics.chi_square_p(nfe[1:], by_nfe[1:]) > 1e-3 and nfe[0] == 0
 
 
+@pytest.mark.long
 def test_first_hitting_is_one_token_per_forward_in_random_order():
   plans = [(1 / 6, plan) for plan in itertools.permutations(range(D))]
   state = sample(FirstHitting())

@@ -315,6 +315,7 @@ def get_config():
 """
 
 
+@pytest.mark.long
 def test_causal_blocks_are_trained_on_a_frozen_bert(folder, tmp_path):
   rng = np.random.default_rng(0)
   rows = ["".join(rng.choice(list("ACDEFGHI"), 9)) for _ in range(40)]

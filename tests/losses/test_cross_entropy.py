@@ -131,6 +131,7 @@ def test_chunks_that_nobody_needs_do_not_run(few):
   assert len(ran) == 2 * -(-few // 4)  # forward, and made again in the backward pass
 
 
+@pytest.mark.long
 def test_on_a_mesh_tokens_stay_with_their_rows():
   """Two fake devices with a row each: the same numbers, and no hidden state crosses."""
   flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"

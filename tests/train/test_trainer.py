@@ -73,7 +73,8 @@ def uninterrupted(tmp_path_factory):
   return run_toy(workdir), workdir
 
 
-@pytest.mark.parametrize("kills", [(10,), pytest.param((10, 18), marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [(10,), (10, 18)])
 def test_a_run_that_was_killed_ends_with_the_same_bits(kills, tmp_path, uninterrupted):
   """The first kill comes right after a checkpoint was started, the second between two."""
   reference, reference_dir = uninterrupted
