@@ -142,7 +142,8 @@ class TimedDecoder:
   def __init__(self, lm: LM | SigmaLM, limits: Limits):
     """For `lm`; `limits` hold for every row."""
     self._lm, self._limits = lm, limits
-    self._programs, self._prepared = Programs(), Prepared(lm)
+    # All of them: one that was dropped between its turns would be timed in its first execution, which is slow.
+    self._programs, self._prepared = Programs(keep=None), Prepared(lm)
     self.compile_seconds = 0.0
 
   def run(

@@ -19,10 +19,10 @@ class Programs:
   """Compiled programs by the structure, shapes and dtypes of their arguments, as `jax.jit` has it.
 
   At most `keep` of them: the one that was not used for longest is dropped, so that a long session
-  with many methods does not fill the memory. All of them are of one model.
+  with many methods does not fill the memory; None: all. All of them are of one model.
   """
 
-  def __init__(self, keep: int = 16):
+  def __init__(self, keep: int | None = 16):
     self._keep = keep
     self._programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()
 
@@ -38,7 +38,7 @@ class Programs:
     if signature not in self._programs:
       self._programs[signature] = compile_for()
     self._programs.move_to_end(signature)
-    while len(self._programs) > self._keep:
+    while self._keep is not None and len(self._programs) > self._keep:
       self._programs.popitem(last=False)
     return self._programs[signature]
 

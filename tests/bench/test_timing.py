@@ -79,6 +79,15 @@ def test_a_row_of_the_benchmark():
   assert row.tokens_per_forward == pytest.approx(9 / row.nfe)
 
 
+def test_no_program_is_dropped_between_its_turns(decoder):
+  """However many points a sweep times: the first execution after compiling is slow."""
+  made = []
+  for _ in range(2):
+    for n in range(60):
+      decoder._programs.find((np.zeros(n),), lambda n=n: made.append(n), kind="of this test")
+  assert made == list(range(60))
+
+
 def test_summary():
   assert timing.summarise([3.0, 1.0, 10.0]) == (3.0, 1.0, 10.0)
   assert np.isclose(timing.summarise([1.0, 2.0]).median, 1.5)
