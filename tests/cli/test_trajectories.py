@@ -21,7 +21,7 @@ from sbdjax.interop import load_pretrained
 from sbdjax.train import checkpoints
 from tests.cli.checkpoints import write_tiny
 
-EOS = tuple(range(3, 512, 40))
+EOS = tuple(range(3, 512, 20))
 CONFIG = """
 from ml_collections import ConfigDict
 
