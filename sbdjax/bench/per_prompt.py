@@ -43,7 +43,8 @@ class PromptDecoder:
   def __init__(self, lm: LM, params: Any, limits: Limits, width: int):
     """For prompts of at most `width` tokens; `limits` hold for all of them."""
     self._lm, self._params, self._limits, self._width = lm, params, limits, width
-    self._programs, self._prepared = Programs(), Prepared(lm)
+    # All of them, as in `TimedDecoder`.
+    self._programs, self._prepared = Programs(keep=None), Prepared(lm)
     self.compile_seconds = 0.0
 
   def prefill(self, method: Method, prompt: Sequence[int]) -> tuple[KeptText, float]:

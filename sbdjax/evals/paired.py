@@ -99,7 +99,7 @@ def entropy(row: Row) -> Interval:
 
 
 def query_tokens_per_forward(row: Row) -> Interval:
-  """Mean number of query tokens in a forward of decoding."""
+  """Query tokens per forward of decoding, a mean."""
   return _ratio(row, "query_tokens", "nfe", row["query_tokens"] / row["nfe"])
 
 

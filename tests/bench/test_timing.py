@@ -6,6 +6,7 @@ import pytest
 
 from sbdjax.bench import timing
 from sbdjax.bench.decoding import time_sampler
+from sbdjax.bench.per_prompt import PromptDecoder
 from sbdjax.decode.any_order.mdm import MDM
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.sbd import SBD
@@ -79,8 +80,11 @@ def test_a_row_of_the_benchmark():
   assert row.tokens_per_forward == pytest.approx(9 / row.nfe)
 
 
-def test_no_program_is_dropped_between_its_turns(decoder):
-  """However many points a sweep times: the first execution after compiling is slow."""
+@pytest.mark.parametrize("by_prompt", [False, True])
+def test_no_program_is_dropped_between_its_turns(decoder, by_prompt):
+  """However many points are timed: the first execution after compiling is slow."""
+  if by_prompt:
+    decoder = PromptDecoder(LM, PARAMS, LIMITS, width=8)
   made = []
   for _ in range(2):
     for n in range(60):

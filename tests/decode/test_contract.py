@@ -1,8 +1,8 @@
 """The contract every sampler of the registry keeps.
 
-The compiled loop equals stepping in Python, and a reference without a cache; a row alone equals
-its row in a ragged batch, as it does among its copies, and in slots that others leave and take; finished rows never change; nothing is traced twice; every row keeps its
-own EOS and length limit, and a smaller limit gives a prefix; a stop string cuts a row where its text
+The compiled loop equals stepping in Python, and a reference without a cache; a row alone, and
+among its copies, equals its row in a ragged batch, and in slots that others leave and take; finished
+rows never change; nothing is traced twice; every row keeps its own EOS and length limit, and a smaller limit gives a prefix; a stop string cuts a row where its text
 first holds it, and nothing after it is paid for; the mask token is never in the output.
 """
 
@@ -199,6 +199,7 @@ def test_a_row_alone_equals_its_row_in_a_batch(run):
     alone = run.decode(rows=slice(row, row + 1))
     assert outputs(alone, 0) == outputs(final, row)
     assert bool(alone.out.eos_B[0]) == bool(final.out.eos_B[row])
+  assert run.traces["decode 1"] == 1
 
 
 def test_finished_rows_never_change(run):
