@@ -7,7 +7,7 @@
 `NAME=CHECKPOINT`s are decoded by what they are: a self-speculative model with the grid of (N, dtau)
 of Table 2 (arXiv:2510.03929), a masked-diffusion model with numbers of steps up to the length. Each
 line has the mean NFE in full forwards, spelling accuracy (words of the training split), unigram
-entropy, acceptance rate (drafts that were looked at and kept), seconds a sample (compilation apart,
+entropy, repetition and distinct-2 (`evals.diversity`), acceptance rate (drafts that were looked at and kept), seconds a sample (compilation apart,
 rows of a batch wait for the slowest) and, with --judge, the NLL under that autoregressive model; a second
 judge may have another vocabulary: both read the text that the samples decode to, and cut it into tokens of their own.
 `--data.*` say which text the models were trained on; held-out rows of it are measured too. Every line has
@@ -29,7 +29,7 @@ from sbdjax.cli.common import split_overrides
 from sbdjax.data.config import DataConfig
 from sbdjax.data.sources import load_corpus
 from sbdjax.data.tokenizers import Tokenizer, TokenTexts
-from sbdjax.evals import held_out, samples
+from sbdjax.evals import diversity, held_out, samples
 from sbdjax.evals.entropy import unigram_entropies
 from sbdjax.evals.generative import generative_nll
 from sbdjax.evals.judge import Judge
@@ -55,10 +55,12 @@ class Quality:
     texts = [self.tokenizer.decode(row) for row in rows]
     spelt = spelling(texts, self.words)
     spelt_each = [spelling([text], self.words) for text in texts]
-    entropies = unigram_entropies(rows)
+    entropies, repeats = unigram_entropies(rows), [diversity.repeats(row) for row in rows]
     out = {"spelling": spelt.accuracy, "words": spelt.words, "entropy": float(np.mean(entropies))}
+    out |= {"repetition": diversity.repetition(rows), "distinct_2": diversity.distinct(rows, 2)}
     each = {"correct": [x.correct for x in spelt_each], "words": [x.words for x in spelt_each]}
     each |= {"entropy": np.round(entropies, 4).tolist()}
+    each |= {"repeated": [x.repeated for x in repeats], "ngrams": [x.ngrams for x in repeats]}
     for name, (tokenizer, judge) in self.judges.items():
       scored = generative_nll(judge, tokenizer, texts)
       out |= {f"{name}_nll": scored.nll, f"{name}_bits_per_character": scored.bits_per_character}

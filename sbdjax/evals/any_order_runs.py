@@ -24,7 +24,11 @@ Line = dict[str, Any]
 
 # A quality of samples and the head of its column.
 SPELLING = ("spelling", "words spelled right")
-_DIGITS = {"spelling": 3}
+# Share of 4-grams that occurred before in the same text.
+REPEATS = ("repeats", "repeats")
+_DIGITS = {"spelling": 3, "repeats": 3}
+# Quality -> what is counted of each text, and of how many; of a judge its NLL, and its tokens.
+_COUNTS = {"spelling": ("correct", "words"), "repeats": ("repeated", "ngrams")}
 BITS = "bits per character"
 
 
@@ -271,7 +275,10 @@ def _scale(unit: str) -> float:
   return 1 / math.log(2) if unit == BITS else 1.0
 
 
-def _shown(line: Line, quality: str) -> str:
+def _shown(line: Line, quality: str) -> str | None:
+  """In a cell; None where it was not counted."""
+  if not all(name in line["each"] for name in _counts(quality)):
+    return None
   return quality_of(line, quality).shown(_DIGITS.get(quality, 2))
 
 
@@ -300,9 +307,13 @@ def _by_source(each: Mapping[str, Any], *columns: Sequence[float]) -> list[list[
   return [np.bincount(of, weights=column).tolist() for column in columns]
 
 
+def _counts(quality: str) -> tuple[str, str]:
+  return _COUNTS.get(quality, (f"{quality}_nll", f"{quality}_tokens"))
+
+
 def columns(line: Line, quality: str) -> tuple[list[float], list[float]]:
   """Of each text, or each source of several: what is counted, and of how many."""
-  names = ("correct", "words") if quality == "spelling" else (f"{quality}_nll", f"{quality}_tokens")
+  names = _counts(quality)
   over, under = _by_source(line["each"], *(line["each"][name] for name in names))
   return over, under
 

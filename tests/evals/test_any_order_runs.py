@@ -94,6 +94,15 @@ def test_parts_of_one_source_are_drawn_together():
   assert tuple(found) == pytest.approx((6 / 4, 1.0, 5 / 3))
 
 
+def test_repeats_are_shown_where_they_were_counted(runs):
+  table = runs.samples(dict([any_order_runs.REPEATS]) | {"judge": "NLL"})
+  assert all(line.split(" | ")[3] == "" for line in table.splitlines()[2:])
+  runs.texts()["each"] |= {"repeated": [1, 3], "ngrams": [10, 10]}
+  first, *others = runs.samples(dict([any_order_runs.REPEATS])).splitlines()[2:]
+  assert first.split(" | ")[3] == "0.200 [0.100, 0.300]"
+  assert all(line.split(" | ")[3] == "" for line in others)
+
+
 def test_entropy_has_an_interval_where_it_was_kept_of_each_text():
   assert any_order_runs.entropy_of({"entropy": 3.0, "each": {}}).shown() == "3.00"
   each = {"entropy": [1.0, 3.0]}

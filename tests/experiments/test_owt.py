@@ -40,11 +40,17 @@ def test_each_judge_cuts_the_text_into_its_own_tokens(vocabulary):
     judges[name] = tokenizer, Judge(lm, models.random_params(lm))
   quality = module.Quality({"saw"}, ours, judges)
   rows = [ours.encode(text) for text in TEXTS[:3]]
-  each = quality(rows)["each"]
+  found = quality(rows)
+  each = found["each"]
   # Both are given a bos, or the first token would not be scored.
   assert each["judge_tokens"] == [len(row) for row in rows]
   assert each["second_judge_tokens"] == [len(theirs.encode(text)) for text in TEXTS[:3]]
   assert np.all(np.array(each["second_judge_nll"]) > 0) and each["correct"] == [1, 1, 1]
+  # Of our tokens: a text of n has n - 3 runs of four.
+  assert each["ngrams"] == [len(row) - 3 for row in rows]
+  assert found["repetition"] == sum(each["repeated"]) / sum(each["ngrams"])
+  twice = quality([[5, 6, 7, 8, 9] * 2])
+  assert twice["each"]["repeated"] == [2] and twice["distinct_2"] == 5 / 9
 
 
 def test_the_search_shows_what_no_cheaper_setting_equals(tmp_path):
