@@ -16,18 +16,14 @@ from sbdjax.batch.request import Request
 from sbdjax.batch.request import strings as _strings
 from sbdjax.batch.rows import Encoder, Row
 from sbdjax.batch.run import Batch
-from sbdjax.decode.any_order.ssmd import SSMD
-from sbdjax.decode.causal.ar import AR
-from sbdjax.decode.causal.sbd import SBD
+from sbdjax.decode import own_method, registry
 from sbdjax.decode.decoding import Decoding
-from sbdjax.decode.diffusion.static import Static
 from sbdjax.decode.generate import Result
 from sbdjax.decode.method import Method
 from sbdjax.decode.stream import Streamer
 from sbdjax.errors import UsageError
 from sbdjax.in_use import Prompt
 from sbdjax.interop.pretrained import Pretrained
-from sbdjax.sigma_lm import SigmaLM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +60,8 @@ def default_method(model: Pretrained) -> Method:
   SSMD for a model with causal blocks in any order, static decoding for a diffusion language model,
   SBD for a next-token model with a mask token, else AR.
   """
-  if isinstance(model.lm, SigmaLM):
-    return SSMD()
-  if model.generation.attention != "causal":
-    return Static()
-  return AR() if model.lm.config.mask_id is None else SBD()
+  name = own_method.name_for(model.lm, model.generation.attention)
+  return registry.find(registry.METHOD, name)()
 
 
 def generate(

@@ -1,5 +1,6 @@
 """The public functions, as a user calls them."""
 
+import dataclasses
 import itertools
 import math
 import pathlib
@@ -199,6 +200,10 @@ def test_the_method_left_out_is_the_models_own(model):
   assert isinstance(sbdjax.default_method(model), sbdjax.decode.SBD)
   plain = load_pretrained("stories260K")
   assert isinstance(sbdjax.default_method(plain), sbdjax.decode.AR)
+  for attention in ("full", "block_causal"):
+    how = dataclasses.replace(model.generation, attention=attention)
+    diffusion = model._replace(generation=how)
+    assert isinstance(sbdjax.default_method(diffusion), sbdjax.decode.Static)
   (found,) = sbdjax.generate(plain, PROMPTS[0], max_tokens=5)
   assert found.tpf == 1.0
 

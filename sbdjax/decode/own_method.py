@@ -10,7 +10,7 @@ _NAMES = {
   ("causal", False): "ar",
   ("causal", True): "sbd",
   ("block_causal", True): "static",
-  ("full", True): "mdm",
+  ("full", True): "static",  # as LLaDA and Dream are
 }
 
 
