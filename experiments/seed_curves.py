@@ -15,13 +15,13 @@ import json
 import math
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from sbdjax import figures
-from sbdjax.evals import record
+from sbdjax.evals import record, seed_runs
+from sbdjax.evals.seed_runs import Run
 
 UNITS = {False: ("nats per token", 1.0), True: ("bits per character", 1 / math.log(2))}
 METRICS = {
@@ -29,8 +29,6 @@ METRICS = {
   "eval/masked_loss": "masked loss, held out",
 }
 _KEPT = ("git_commit", "git_modified", "packages", "python", "platform")
-
-Run = Mapping[str, Any]
 
 
 def run_of(name: str, workdir: pathlib.Path, metrics: Sequence[str], bits: bool = False) -> Run:
@@ -53,34 +51,6 @@ def run_of(name: str, workdir: pathlib.Path, metrics: Sequence[str], bits: bool 
     "command": record.command(around["command"]),
     **{name: around[name] for name in _KEPT},
   }
-
-
-def read(path: pathlib.Path | str) -> list[dict[str, Any]]:
-  """The recorded runs."""
-  return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
-
-
-def last(runs: Sequence[Run], name: str, metric: str = "eval/ntp_loss") -> dict[int, float]:
-  """Seed -> a metric at the end of training; empty where the training has no such metric."""
-  return {
-    run["seed"]: run["curves"][metric][-1][1]
-    for run in runs
-    if run["run"] == name and metric in run["curves"]
-  }
-
-
-def above(
-  runs: Sequence[Run], name: str, reference: str, metric: str = "eval/ntp_loss"
-) -> list[float]:
-  """By how much a training ends above another, as a share of it, seed by seed.
-
-  Raises:
-    ValueError: they have other seeds.
-  """
-  ours, theirs = last(runs, name, metric), last(runs, reference, metric)
-  if ours.keys() != theirs.keys():
-    raise ValueError(f"{name} has seeds {sorted(ours)}, {reference} {sorted(theirs)}")
-  return [ours[seed] / theirs[seed] - 1 for seed in sorted(ours)]
 
 
 def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
@@ -108,7 +78,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
 
 def draw_recorded(path: pathlib.Path, name: str) -> None:
   """`draw` of a record, which is named below experiments/."""
-  draw(read(pathlib.Path(__file__).resolve().parent / name), path)
+  draw(seed_runs.read(pathlib.Path(__file__).resolve().parent / name), path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     ]
     args.record.write_text("".join(json.dumps(run) + "\n" for run in runs))
   if args.out:
-    draw(read(args.record), args.out)
+    draw(seed_runs.read(args.record), args.out)
   return 0
 
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.util
 import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
-from sbdjax.evals import markdown, paired, plot
+from sbdjax.evals import markdown, paired, plot, seed_runs
 
 HERE = pathlib.Path(__file__).resolve().parent
 ORIGINAL, MODEL = "stories260K", "stories260K-sbd"
@@ -37,17 +35,6 @@ RULES = {
   "top_k": "vanilla: a fixed number",
 }
 NUMBERS = {"tau": "tau", "f": "f", "gamma": "gamma", "tokens_per_step": "n"}
-
-
-@functools.cache
-def seed_curves() -> ModuleType:
-  """experiments/seed_curves.py."""
-  path = HERE.parent / "seed_curves.py"
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  assert spec and spec.loader
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -409,27 +396,27 @@ def baseline_findings() -> str:
 @functools.cache
 def ntp_term_runs() -> list[dict[str, Any]]:
   """Runs with and without the next-token term."""
-  return seed_curves().read(HERE / "ntp_term.jsonl")
+  return seed_runs.read(HERE / "ntp_term.jsonl")
 
 
 def above_ntp_shown(run: str, digits: int = 1) -> str:
   """`+2.2 % [+2.0, +2.4]`: next-token loss above that of next tokens alone, mean over seeds, least and most."""
-  above = seed_curves().above(ntp_term_runs(), run, "NTP")
-  return bootstrap.spread(above).shown(digits, 100, "+", " %")
+  return seed_runs.above(ntp_term_runs(), run, "NTP").shown(digits, 100, "+", " %")
 
 
 def ntp_term() -> str:
   """The next-token term of the loss (paper: Figure 4, Table 2)."""
-  curves, runs = seed_curves(), ntp_term_runs()
   rows = []
   for run in ("NTP", "SBD", "SBD without the NTP term"):
-    masked = curves.last(runs, run, "eval/masked_loss")
+    plain, masked = (
+      seed_runs.mean(ntp_term_runs(), run, x) for x in (seed_runs.NTP, "eval/masked_loss")
+    )
     rows.append(
       (
         run,
-        bootstrap.spread(list(curves.last(runs, run).values())).shown(3),
+        plain.shown(3),
         "" if run == "NTP" else above_ntp_shown(run),
-        bootstrap.spread(list(masked.values())).shown(3) if masked else None,
+        masked.shown(3) if masked else None,
       )
     )
   head = ("fine-tuning", "NTP validation loss, nats/token", "against NTP", "masked loss")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from sbdjax.evals import seed_runs
 from tests.experiments.test_ssmd import script
 
 module = script("seed_curves")
@@ -45,7 +46,7 @@ def recorded(tmp_path):
 
 
 def test_runs_are_recorded_with_what_made_them(recorded):
-  runs = module.read(recorded)
+  runs = seed_runs.read(recorded)
   assert [(run["run"], run["seed"]) for run in runs] == [
     ("NTP", 0),
     ("NTP", 1),
@@ -59,15 +60,17 @@ def test_runs_are_recorded_with_what_made_them(recorded):
 
 
 def test_seeds_are_compared_with_themselves(recorded):
-  runs = module.read(recorded)
-  assert module.last(runs, "SBD") == {0: 1.1, 1: 1.5} and module.last(runs, "SBD", "x") == {}
-  np.testing.assert_allclose(module.above(runs, "SBD", "NTP"), [0.1, 0.2])
+  runs = seed_runs.read(recorded)
+  assert seed_runs.last(runs, "SBD") == {0: 1.1, 1: 1.5} and seed_runs.last(runs, "SBD", "x") == {}
+  np.testing.assert_allclose(seed_runs.above(runs, "SBD", "NTP"), [0.15, 0.1, 0.2])
+  assert seed_runs.mean(runs, "SBD") == pytest.approx((1.3, 1.1, 1.5))
+  assert seed_runs.mean(runs, "SBD", "x") is None
   with pytest.raises(ValueError, match="seeds"):
-    module.above(runs[:3], "SBD", "NTP")
+    seed_runs.above(runs[:3], "SBD", "NTP")
 
 
 def test_a_seed_more_changes_the_picture(recorded, tmp_path):
-  module.draw(module.read(recorded)[:3], tmp_path / "b.png")
+  module.draw(seed_runs.read(recorded)[:3], tmp_path / "b.png")
   one, two = (image.imread(tmp_path / f"{name}.png") for name in "ab")
   assert one.shape == two.shape and np.abs(one - two).mean() > 0.002
   assert (tmp_path / "b.pdf").is_file()
