@@ -47,6 +47,10 @@ DRAFTING: dict[str, dict[str, Any]] = {
     "name": "sbd_verified", "block_size": 3, "drafting": "alternating", "lookup": "text",
   },
 }  # fmt: skip
+# With --table: drafts that grow with what the text repeats.
+GROWING: dict[str, dict[str, Any]] = {
+  "n-gram look-up of 1 to 15": {"name": "sbd_verified", "drafting": "none", "lookup": "ngrams"},
+}
 # Recorded of every item, by method.
 EACH = ("tokens", "nfe", "query_tokens", "seconds", "finish", "same", "values")
 
@@ -58,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
   add = parser.add_argument
   add("--checkpoint", default="smollm2-135m")
   add("--adapter", help="file of a drafting adapter: one method more")
+  add("--table", help="file of n-grams: one method more")
   add("--dtype", help="of the model, as of load_pretrained")
   add("--task", required=True, help="a task whose answers are texts")
   add("--data", required=True, metavar="DIR", help="folder of the benchmarks' files")
@@ -76,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def methods_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
   """The settings of the methods that are compared."""
-  known = METHODS | (DRAFTING if args.adapter else {})
+  tabled = {name: s | {"lookup_table": args.table} for name, s in GROWING.items()}
+  known = METHODS | (DRAFTING if args.adapter else {}) | (tabled if args.table else {})
   names = args.methods.split(";") if args.methods else list(known)
   unknown = [name for name in names if name not in known]
   if unknown:

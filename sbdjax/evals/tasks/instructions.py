@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import types
 from collections.abc import Sequence
+from typing import Any
 
 from sbdjax.errors import DataError
 from sbdjax.evals.tasks import harness
@@ -23,12 +26,20 @@ def _item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
   return Generation(id, Prompt(doc["prompt"]), (), _TOKENS, types.MappingProxyType(doc))
 
 
+@functools.cache
+def _checkers() -> Any:
+  """The harness's module. Its detector of languages draws at random: here always from one seed, so that one
+  answer has one score."""
+  found = harness.utilities("ifeval")
+  importlib.import_module("langdetect").DetectorFactory.seed = 0
+  return found
+
+
 def followed(item: Generation, answer: str) -> Values:
   """Whether all instructions of a prompt were followed, and how many of how many; strictly, and
   with a first or last line or asterisks left out."""
-  own = harness.utilities("ifeval")
   try:
-    found = own.process_results(dict(item.reference), [answer])
+    found = _checkers().process_results(dict(item.reference), [answer])
   except LookupError as e:
     raise DataError(
       "IFEval's checkers count sentences with data of nltk, which is missing: get it with "

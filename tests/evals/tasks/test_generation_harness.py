@@ -7,6 +7,7 @@ published ones where they lie beside the project.
 import importlib
 import os
 import pathlib
+import types
 
 import pytest
 
@@ -209,3 +210,13 @@ def test_conversations_are_the_harness_s(name, multiturn, source, data):
   expected = [instance.args[0] for instance in built.instances]
   ours = [item.prompt.context(template, multiturn) for item in task.items(files, limit=3)]
   assert ours == expected
+
+
+def test_one_answer_to_ifeval_has_one_score():
+  """Its detector of languages, left to itself, takes this answer for Croatian every few times."""
+  asked = {"key": 1, "prompt": "In English.", "instruction_id_list": ["language:response_language"]}
+  (item,) = TASKS["ifeval"].items(
+    types.SimpleNamespace(rows=lambda name: [asked | {"kwargs": [{"language": "en"}]}])
+  )
+  scores = [TASKS["ifeval"].score(item, "no se, I know") for _ in range(30)]
+  assert all(score == scores[0] for score in scores)
