@@ -49,7 +49,7 @@ def table(rows: Sequence[Row]) -> Table:
   shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
   for name in names:
     shown.add_column(name.replace("_", "_\n") if len(name) > 8 else name, no_wrap=True)
-  heads = ["tokens per\nforward", "judge NLL\nabove, %"] + ["speed,\nreference = 1"] * timed
+  heads = ["tokens per\nforward", "judge NLL\nabove, %", "re-\npeats"] + ["speed,\nreference = 1"] * timed
   for head in heads:
     shown.add_column(head, justify="right", no_wrap=True)
   shown.add_column("front", no_wrap=True)
@@ -61,6 +61,7 @@ def table(rows: Sequence[Row]) -> Table:
       *(_setting(row, name) for name in names),
       _cell(paired.tokens_per_forward(row).shown(2)),
       "reference" if row is reference else _loss(row, reference),
+      f"{row['repetition']:.3f}",
       *([_cell(speed.shown(2)) if speed else ""] if timed else []),
       "".join(sign for sign, on in fronts if on[i]),
     )
@@ -115,7 +116,7 @@ def conclude(
   console.print(
     "[low, high]: 95 % paired bootstrap intervals over prompts. Front: no other point\nis better in "
     "loss and in tokens per forward (F) or per second (S). Reference, on\nthe same prompts: AR of "
-    "the same model, else the first AR, else the first point.",
+    "the same model, else the first AR, else the first point. Repeats: share of\n4-grams seen before in the same text.",
     style="bright_black",
     highlight=False,
     markup=False,

@@ -1,32 +1,18 @@
 """The roofline against every entry the paper prints."""
 
-import re
+import json
 
 import pytest
 
 from sbdjax.bench import roofline
 from tests import models
-from tests.helpers import require_shared
+from tests.helpers import golden_file
 
-ROW = re.compile(r"\([\d,]+\)((?: \d\.\d{3})+)$")
-
-
-def printed_tables():
-  """Tables 3 and 4 as lists of numbers, in the order the paper prints them."""
-  folder = require_shared("papers")
-  [file] = folder.glob("000_*.txt")
-  before, after = file.read_text().split("Table 3: Slowdown factors", 1)
-  middle = after.split("Table 4: Theoretical wall-clock", 1)[0]
-
-  def numbers(text):
-    rows = [match for line in text.splitlines() if (match := ROW.search(line))]
-    return [float(x) for row in rows for x in row.group(1).split()]
-
-  return numbers(before), numbers(middle)
+PRINTED = json.loads(golden_file("roofline.json").read_text())
 
 
 def test_every_printed_entry():
-  printed3, printed4 = printed_tables()
+  printed3, printed4 = PRINTED["table_3_slowdown"], PRINTED["table_4_speedup"]
   ours3 = [e["slowdown"] for e in roofline.table3(roofline.PAPER, roofline.H100_FP8)]
   ours4 = [e["speedup"] for e in roofline.table4(roofline.PAPER, roofline.H100_FP8)]
   assert (len(printed3), len(printed4)) == (224, 288)

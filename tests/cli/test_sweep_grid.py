@@ -215,3 +215,9 @@ def test_words_for_the_best():
   assert lines[3] == "  --checkpoint=m --decoder.name=sbd --decoder.gamma=0.2"
   reference = best._replace(row=ROWS[0], reference=ROWS[0], loss=Interval(0.0))
   assert "the reference itself" in list(sweep_best._best_lines(reference, ROWS, 0.0, "x"))[1]
+
+
+def test_repetition_stands_beside_the_loss():
+  table = sweep_best.table([row | {"repetition": 0.1 * i} for i, row in enumerate(ROWS)])
+  (repeats,) = [c for c in table.columns if c.header == "re-\npeats"]
+  assert list(repeats.cells) == ["0.000", "0.100", "0.200", "0.300"]
