@@ -87,7 +87,10 @@ ALL = (
     (f"{_SBD}/ntp_term.jsonl",),
   ),
   Figure(f"{_SBD}/masks.png", f"{_SBD}/masks.py", "draw", (), ""),
-  _losses("sbd_text8", "curves", "what its README says"),
+  Figure(
+    "sbd_text8/curves.png", "seed_curves.py", "draw_recorded", ("curves.jsonl",), _sh("sbd_text8"),
+    ("sbd_text8/curves.jsonl",),
+  ),
   Figure(
     "sbd_verified/verified.png", "sbd_verified/table.py", "draw", ("points.jsonl",),
     "python -m sbdjax sweep --config=preset:stories_sbd_verified_sweep",
@@ -97,7 +100,7 @@ ALL = (
   ),
   Figure(
     "freedave_stories260k/freedave.png", "freedave_stories260k/tables.py", "draw",
-    ("points.jsonl",), "python -m sbdjax sweep --config=preset:stories_freedave_sweep:4",
+    ("points.jsonl",), _sh("freedave_stories260k"),
   ),
   Figure(
     f"{_JACOBI}/blocks.png", f"{_JACOBI}/tables.py", "draw_blocks", ("blocks.jsonl",), _sh(_JACOBI)
@@ -132,7 +135,10 @@ ALL = (
     f"{_TEXT8}/windows.png", f"{_TEXT8}/tables.py", "draw_windows", ("windows.jsonl",),
     _sh(_TEXT8),
   ),
-  _losses(_TEXT8, "positions", "what its README says"),
+  Figure(
+    f"{_TEXT8}/positions.png", "seed_curves.py", "draw_recorded", ("positions.jsonl",), _sh(_TEXT8),
+    (f"{_TEXT8}/positions.jsonl",),
+  ),
   Figure(
     "ssmd_stories260k/samples.png", "ssmd_stories260k/tables.py", "draw",
     ("points.jsonl", "likelihood.jsonl"), _sh("ssmd_stories260k"),

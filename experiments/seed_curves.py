@@ -28,6 +28,11 @@ METRICS = {
   "eval/ntp_loss": "next-token loss, held out",
   "eval/masked_loss": "masked loss, held out",
 }
+# Of these the default is recorded; others have names, too.
+_NAMES = METRICS | {
+  "train/draft_loss": "loss of drafts in training",
+  "train/target_loss": "loss of targets in training",
+}
 _KEPT = ("git_commit", "git_modified", "packages", "python", "platform")
 
 
@@ -71,7 +76,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
         colour, marker = figures.COLOURS[number], figures.MARKERS[number]
         panel.plot(steps, mean, color=colour, marker=marker, markersize=2.5, label=name)
         panel.fill_between(steps, least, most, color=colour, alpha=0.2, linewidth=0)
-      panel.set(xlabel="update", ylabel=runs[0]["unit"], title=METRICS.get(metric, metric))
+      panel.set(xlabel="update", ylabel=runs[0]["unit"], title=_NAMES.get(metric, metric))
       panel.xaxis.set_major_formatter("{x:,.0f}")
     figures.legend_below(figure, columns)
 

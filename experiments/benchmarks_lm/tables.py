@@ -6,12 +6,17 @@ python experiments/benchmarks_lm/tables.py experiments/benchmarks_lm/smollm2_135
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import json
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from sbdjax.bootstrap import Interval, interval
+from sbdjax.evals import markdown
 from sbdjax.evals.tasks import registry
 from sbdjax.evals.tasks.run import Outcome, outcome
 
@@ -108,6 +113,48 @@ def _recorded() -> tuple[dict[str, Outcome], dict[str, list[dict[str, Any]]]]:
 def recorded() -> str:
   """Every metric of the recorded tasks."""
   return results_table(_recorded()[0])
+
+
+def _commonest(found: Iterable[int]) -> tuple[int, float]:
+  """(what there is most of, its share)."""
+  counts = collections.Counter(found)
+  option, count = counts.most_common(1)[0]
+  return option, count / counts.total()
+
+
+def preferred(name: str) -> tuple[int, float]:
+  """(the option that the model chooses most often in a task, from 1; in which share of the items)."""
+  option, share = _commonest(int(np.argmax(r["log_probs"])) for r in _recorded()[1][name])
+  return option + 1, share
+
+
+def options() -> str:
+  """Of tasks with options: what a guess is worth, and whether the model prefers an option whatever is asked."""
+  rows = []
+  for name, records in _recorded()[1].items():
+    counts = [len(r["log_probs"]) for r in records]
+    if max(counts) == 1:
+      continue
+    least, most = min(counts), max(counts)
+    option, share = preferred(name)
+    rows.append(
+      (
+        name,
+        least if least == most else f"{least} to {most}",
+        _percent(float(np.mean(1 / np.array(counts)))),
+        _percent(_commonest(r["gold"] for r in records)[1]),
+        shown("acc", _recorded()[0][name].metrics["acc"]),
+        f"option {option}: {_percent(share)}",
+      )
+    )
+  head = (
+    "task", "options", "a guess", "always the commonest right option", "acc [95 % interval]", "chosen most often",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def _percent(share: float) -> str:
+  return f"{100 * share:.1f} %"
 
 
 def wikitext() -> str:

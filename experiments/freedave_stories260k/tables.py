@@ -3,7 +3,8 @@
   python experiments/freedave_stories260k/tables.py runs/freedave4 runs/freedave16 \
     --out=experiments/freedave_stories260k
 
-Writes points.jsonl (all points), freedave.png and tables.md. NFE counts every forward: prefill,
+Writes points.jsonl (all points), freedave.png and tables.md; timed_points.jsonl and timed_speeds.jsonl,
+of the runs that were timed, come from `sweep` as they are. NFE counts every forward: prefill,
 steps, and those that store a finished block. FLOPs are of the matrix products and of attention for
 all query tokens of these forwards, every draft counted, without the prefill.
 """
@@ -34,12 +35,18 @@ LARGE = roofline.NetworkShape(
 GPU = roofline.HARDWARE["h200"]
 CONTEXT = 1024  # cached tokens of the large model's forward
 SEEDS = (1, 2)  # of further trainings
+TIMED_SEED = 1  # of the training that was timed
 
 
 def modern(row):
   """A record whose settings have the names of today."""
   row["settings"]["decoder"] = flat_names.modern(row["settings"]["decoder"])
   return row
+
+
+def checkpoint(row):
+  """That decoded a point."""
+  return row["settings"]["sweep"]["checkpoint"]
 
 
 def nfe(row):
@@ -82,6 +89,8 @@ def reproduced(row, rows):
 def name(row):
   """`freedave d=4 tree eager`."""
   d = row["settings"]["decoder"]
+  if d["name"] == "ar":
+    return f"AR of {row['settings']['sweep']['checkpoint']}, another text"
   parts = [d["name"]]
   parts += [f"tau={d['threshold']:g}"] if "threshold" in d else []
   if d["name"] == "freedave":
@@ -141,27 +150,47 @@ def table(rows, shape):
   return markdown.table(HEAD, [cells(row, rows, shape) for row in rows])
 
 
+def _ratios(row, static):
+  """[turns] tokens/s over those of static decoding in the same turn."""
+  rate = lambda r: sum(r["speed"]["tokens"]) / np.sum(r["speed"]["seconds"], axis=1)
+  return rate(row) / rate(static)
+
+
 def times_static(row, static):
   """Tokens/s over those of static decoding in the same turn: median, lowest and highest."""
-  rate = lambda r: sum(r["speed"]["tokens"]) / np.sum(r["speed"]["seconds"], axis=1)
-  found = rate(row) / rate(static)
+  found = _ratios(row, static)
   return f"{np.median(found):.2f} ({found.min():.2f} - {found.max():.2f})"
 
 
-def by_the_clock(rows):
-  """Tokens/s of one timing run, all points in turns."""
+def fastest_by_the_clock():
+  """How many times static decoding's tokens/s FreeDave has that keeps its text, where it is fastest: the median of the turns."""
+  found = []
+  for block_size in (4, 16):
+    rows = timed(block_size)
+    static = next(filter(is_static, rows))
+    lossless = [row for row in rows if reproduced(row, rows) is static]
+    found += [
+      np.median(_ratios(row, static))
+      for row in lossless
+      if row["settings"]["decoder"]["draft_steps"] > 1
+    ]
+  return max(found)
+
+
+def by_the_clock(block_size):
+  """Tokens/s of one timing run, all points in turns, and tokens per forward of the prompts that were timed."""
+  rows = timed(block_size)
   static = next(filter(is_static, rows))
-  timed = [row for row in rows if "speed" in row]
   lines = [
     (
       name(row),
       f"{paired.tokens_per_second(row).value:,.0f}",
       times_static(row, static),
-      fewer_forwards(row, static).shown(2),
+      tokens_per_forward(row).shown(2),
     )
-    for row in timed
+    for row in rows
   ]
-  return markdown.table(("decoding", "tokens/s", "times static", "fewer NFE"), lines)
+  return markdown.table(("decoding", "tokens/s", "times static", "tokens per forward"), lines)
 
 
 def order(row):
@@ -176,20 +205,33 @@ def order(row):
 def recorded(block_size):
   """(points of a block size, the judge's own text) of this folder's points.jsonl."""
   rows = [modern(row) for row in paired.read(HERE / "points.jsonl")]
-  of = lambda row: row["settings"]["sweep"]["checkpoint"]
-  found = [row for row in rows if of(row).endswith(f"bd{block_size}")]
+  found = [row for row in rows if checkpoint(row).endswith(f"bd{block_size}")]
   ours = [row for row in found if row["settings"]["decoder"]["name"] != "ar"]
   judged = [row for row in rows if row["settings"]["decoder"]["name"] == "ar"]
   return ours, judged[-1]
 
 
 @functools.cache
+def timed(block_size):
+  """Points of the run that timed a block size, with their speeds."""
+  (speeds,) = [
+    run
+    for run in paired.read(HERE / "timed_speeds.jsonl")
+    if checkpoint(run["points"][0]).endswith(f"bd{block_size}_{TIMED_SEED}")
+  ]
+  rows = paired.with_speeds(paired.read(HERE / "timed_points.jsonl"), speeds)
+  # AR of the original model is in both runs.
+  return list({name(row): row for row in map(modern, rows) if "speed" in row}.values())
+
+
+@functools.cache
 def of_seeds(block_size):
   """Points by name of every training, whatever its seed; the first is that of points.jsonl."""
   others = [modern(row) for row in paired.read(HERE / "seeds.jsonl")]
-  of = lambda row: row["settings"]["sweep"]["checkpoint"]
   trained = [recorded(block_size)[0]]
-  trained += [[r for r in others if of(r).endswith(f"bd{block_size}_{seed}")] for seed in SEEDS]
+  trained += [
+    [r for r in others if checkpoint(r).endswith(f"bd{block_size}_{seed}")] for seed in SEEDS
+  ]
   return [{name(row): row for row in rows} for rows in trained]
 
 
@@ -210,11 +252,12 @@ def seeds():
           *(x.shown(2) for x in saved),
           bootstrap.spread([x.value for x in saved]).shown(2),
           bootstrap.spread([row["judge_nll"] for row in found]).shown(3),
+          bootstrap.spread([row["repetition"] for row in found]).shown(3),
           ("yes" if all(same) else "NO") if same else "",
         )
       )
   head = (
-    "block size", "decoding", "fewer NFE: seed 0", "seed 1", "seed 2", "mean", "judge NLL", "same text",
+    "block size", "decoding", "fewer NFE: seed 0", "seed 1", "seed 2", "mean", "judge NLL", "repeats", "same text",
   )  # fmt: skip
   return markdown.table(head, lines)
 
@@ -242,12 +285,12 @@ def of_16():
 
 def speeds_of_4():
   """By the clock, blocks of four."""
-  return by_the_clock(recorded(4)[0])
+  return by_the_clock(4)
 
 
 def speeds_of_16():
   """By the clock, blocks of sixteen."""
-  return by_the_clock(recorded(16)[0])
+  return by_the_clock(16)
 
 
 def point(block_size, wanted):
@@ -287,11 +330,22 @@ def arithmetic(block_size, wanted):
   return flops(point(block_size, wanted), shape) / flops(static, shape)
 
 
-def agreed(dtype):
-  """(settings in which all rows were equal, settings that were run) of agreement.jsonl."""
+def _agreement(dtype):
+  """Share of equal texts, of every setting of agreement.jsonl."""
   lines = map(json.loads, (HERE / "agreement.jsonl").read_text().splitlines())
-  equal = [line["rows_equal"] == 1 for line in lines if line["dtype"] == dtype]
-  return sum(equal), len(equal)
+  return [line["rows_equal"] for line in lines if line["dtype"] == dtype]
+
+
+def agreed(dtype):
+  """(settings in which all texts were equal, settings that were run)."""
+  shares = _agreement(dtype)
+  return sum(share == 1 for share in shares), len(shares)
+
+
+def equal_texts(dtype):
+  """The least and the largest share of equal texts among the settings."""
+  shares = _agreement(dtype)
+  return min(shares), max(shares)
 
 
 def without_storing(block_size):
@@ -411,14 +465,11 @@ def main(argv: list[str] | None = None) -> int:
 
   lines, models, texts = [], {}, []
   for sweep in map(pathlib.Path, args.sweeps):
-    speeds = sweep / "speeds.jsonl"
-    read = paired.read(sweep / "points.jsonl", speeds if speeds.exists() else None)
-    points = [modern(row) for row in read]
+    points = [modern(row) for row in paired.read(sweep / "points.jsonl")]
     decoded = [r for r in points if r["settings"]["decoder"]["name"] != "ar"]
     # A point measured again, after a setting was added that it does not use, counts once.
     rows = sorted({name(r): r for r in decoded}.values(), key=order)
-    checkpoint = rows[0]["settings"]["sweep"]["checkpoint"]
-    pretrained = load_pretrained(checkpoint)
+    pretrained = load_pretrained(checkpoint(rows[0]))
     shape = roofline.shape_of(pretrained.lm.config)
     label = f"blocks of {pretrained.generation.block_size}"
     models[label] = (rows, shape)

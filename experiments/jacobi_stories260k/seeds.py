@@ -46,6 +46,8 @@ NUMBERS: dict[str, tuple[Number, Callable[[Interval], str]]] = {
     lambda _, nc, clean: paired.nll_difference(clean, nc),
     markdown.percent,
   ),
+  "noisy context: repeats": (lambda _, nc, __: paired.repetition(nc), lambda x: x.shown(3)),
+  "clean context: repeats": (lambda _, __, clean: paired.repetition(clean), lambda x: x.shown(3)),
 }
 
 

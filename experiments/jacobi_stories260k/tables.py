@@ -139,6 +139,16 @@ def tpf(label: str = FORCED[2], decoding: str = "Jacobi", block_size: int = 16) 
   return paired.tokens_per_forward(point(name, label, decoding, block_size))
 
 
+def fastest_by_the_clock() -> Interval:
+  """tokens/s of the fastest Jacobi decoding of a forced model / those of AR of the original."""
+  rows = read(HERE / "methods.jsonl")
+  forced = [
+    r for r in rows if r["settings"]["sweep"]["label"] in FORCED.values() and way(r) != "AR"
+  ]
+  ratios = [found for r in forced if (found := paired.speed_ratio(r, rows[0])) is not None]
+  return max(ratios, key=lambda found: found.value)
+
+
 def nll(label: str) -> Interval:
   """Judge NLL of a model's text."""
   return paired.judge_nll(point("methods", label, "AR" if label == ORIGINAL else "Jacobi"))

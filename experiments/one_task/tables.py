@@ -184,15 +184,23 @@ def per_forward(record: Record) -> Interval:
   return bootstrap.ratio_of_sums(record["each"]["tokens"], record["each"]["nfe"])
 
 
-def fastest_verified() -> Interval:
-  """tokens/s of the fastest verified SBD / those of AR of the same model, timed in turns."""
+def by_the_clock(label: str, *names: str) -> Interval:
+  """tokens/s of the fastest setting of some methods of a model / those of AR of the NTP model, timed in turns.
+
+  Args:
+    label: of the model in turns_points.jsonl.
+    names: of the methods.
+  """
   every = paired.read(HERE / "turns_points.jsonl", HERE / "turns_speeds.jsonl")
-  timed = [row for row in every if row["settings"]["sweep"]["label"] == "sbd"]
-  (ar,) = (row for row in timed if row["settings"]["decoder"]["name"] == "ar")
-  verified = [row for row in timed if row["settings"]["decoder"]["name"] == "sbd_verified"]
-  assert all(paired.same_text(row, ar) for row in verified)
-  ratios = [ratio for row in verified if (ratio := paired.speed_ratio(row, ar)) is not None]
+  (ar,) = (row for row in every if _way(row) == ("ntp", "ar"))
+  timed = [row for row in every if _way(row) in {(label, name) for name in names}]
+  ratios = [ratio for row in timed if (ratio := paired.speed_ratio(row, ar)) is not None]
   return max(ratios, key=lambda ratio: ratio.value)
+
+
+def _way(row: paired.Row) -> tuple[str, str]:
+  settings = row["settings"]
+  return settings["sweep"]["label"], settings["decoder"]["name"]
 
 
 def right_of_seeds(model: str, name: str, **wanted: Any) -> Interval:

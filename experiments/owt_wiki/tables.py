@@ -193,6 +193,11 @@ def table_2_on_front() -> tuple[int, int]:
   return tuple(sum(setting(x) in known for x in found) for found in _searched())
 
 
+def searched_pairs() -> int:
+  """How many pairs of N and dtau were searched."""
+  return len(_searched()[0])
+
+
 def searched_differs() -> float:
   """The largest difference between the two trainings at one setting, nats per token."""
   first = {setting(x): x["nats_per_token"] for x in runs_of().held_out("SSMD", SEED)}

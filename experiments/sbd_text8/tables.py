@@ -6,34 +6,26 @@ python experiments/sbd_text8/tables.py
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import sys
 
-from sbdjax.evals import markdown
+from sbdjax.evals import markdown, seed_runs
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def last() -> dict[tuple[str, str], float]:
-  """(run, metric) -> its last value, bits per character."""
-  lines = map(json.loads, (HERE / "curves.jsonl").read_text().splitlines())
-  return {(x["run"], x["metric"]): x["value"] for x in lines}
-
-
 def losses() -> str:
   """Held-out losses at the end, and what the masked term costs the next-token one."""
-  found = last()
-  plain, sbd = (found[run, "eval/ntp_loss"] for run in ("NTP", "SBD"))
-  rows = [
-    ("NTP", f"{plain:.3f}", ""),
-    (
-      "SBD",
-      f"{sbd:.3f} ({100 * (sbd / plain - 1):+.1f} %)",
-      f"{found['SBD', 'eval/masked_loss']:.3f}",
-    ),
-  ]
-  head = ("training", "NTP, bits per character", "masked term, bits per masked character")
+  runs = seed_runs.read(HERE / "curves.jsonl")
+  rows = []
+  for run in ("NTP", "SBD"):
+    plain, masked = (seed_runs.mean(runs, run, x) for x in (seed_runs.NTP, "eval/masked_loss"))
+    assert plain is not None
+    above = None if run == "NTP" else seed_runs.above(runs, run, "NTP").shown(1, 100, "+", " %")
+    rows.append((run, plain.shown(3), above, None if masked is None else masked.shown(3)))
+  head = (
+    "training", "NTP, bits per character", "against NTP", "masked term, bits per masked character",
+  )  # fmt: skip
   return markdown.table(head, rows)
 
 

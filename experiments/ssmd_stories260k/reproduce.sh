@@ -11,7 +11,7 @@ train() {
   $PY -m sbdjax train --config="preset:$2" --workdir="runs/ssmd_stories/${1}_$3" --config.data.source=text \
     --config.data.path="$TINYSTORIES" --config.data.valid_path="$VALIDATION" --config.train.seed="$3"
 }
-for seed in 0 1; do
+for seed in 0 1 2; do
   train mdm stories_mdm $seed
   train ssmd stories_ssmd $seed
 done
@@ -34,7 +34,7 @@ measure() {
       --unit=nats_per_token $TEXT "$@"
   }
 }
-for seed in 0 1; do
+for seed in 0 1 2; do
   measure $seed 1024 MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed
 done
 # The paper's ablations, with one seed.

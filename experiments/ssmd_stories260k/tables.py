@@ -14,13 +14,20 @@ import numpy as np
 from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
 from sbdjax.evals import equal_quality, markdown
-from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of, setting, texts_of
+from sbdjax.evals.any_order_runs import (
+  REPEATS,
+  SPELLING,
+  AnyOrderRuns,
+  quality_of,
+  setting,
+  texts_of,
+)
 
 # One forward of the masked-diffusion model runs five blocks, one of the other six.
 RUNS = AnyOrderRuns(
   pathlib.Path(__file__).resolve().parent,
   blocks={"MDM": 5, "SSMD": 6},
-  seeds=(0, 1),
+  seeds=(0, 1, 2),
   qualities={
     "spelling": "spelling",
     "judge": "NLL under the judge",
@@ -48,7 +55,7 @@ def comparison() -> str:
 
 def samples() -> str:
   """All samples."""
-  return RUNS.samples(dict([SPELLING]) | {"judge": "judge NLL"})
+  return RUNS.samples(dict([SPELLING, REPEATS]) | {"judge": "judge NLL"})
 
 
 def findings() -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is recorded in this folder (but positions.jsonl, see README.md), from the project's root: masked diffusion and the
+# What is recorded in this folder, from the project's root: masked diffusion and the
 # self-speculative model for STEPS updates, and a judge. TEXT8 is a text8 of at least 6.4M characters (the
 # first 6.0M are trained on, the last 0.2M measured). Re-running it resumes.
 set -euo pipefail
@@ -40,5 +40,17 @@ RULES=1:0.01,1:0.02,1:0.04,1:0.083,1:0.125,1:0.167,1:0.25
 RULES=$RULES,1:linear:0.05,1:linear:0.1,1:linear:0.2,1:linear:0.4,1:linear:0.8,1:linear:1.5,1:linear:3
 # shellcheck disable=SC2086
 $PY $OUT/likelihood.py --out=$OUT/windows.jsonl --texts=240 --rules=$RULES $TEXT SSMD=$RUNS/ssmd
+# How the keys of the causal block turn: 250 updates, three seeds.
+OWN="with their own place" NEXT="with the next, as in the paper" curves=()
+for seed in 0 1 2; do
+  for run in "$OWN=own" "$NEXT=next"; do
+    [ "${run#*=}" = own ] && variant=cpu || variant=cpu,paper_positions
+    train "positions_${run#*=}_$seed" "text8_ssmd:$variant" --config.train.steps=250 --config.optim.warmup_steps=25 \
+      --config.train.log_every=25 --config.train.seed=$seed
+    curves+=("${run%=*}=$RUNS/positions_${run#*=}_$seed")
+  done
+done
+$PY experiments/seed_curves.py --metrics=train/draft_loss,train/target_loss --record=$OUT/positions.jsonl \
+  --out=$OUT/positions.png "${curves[@]}"
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_text8/samples.png ssmd_text8/windows.png

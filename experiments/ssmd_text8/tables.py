@@ -16,7 +16,7 @@ import numpy as np
 
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
-from sbdjax.evals import equal_quality, markdown
+from sbdjax.evals import equal_quality, markdown, seed_runs
 from sbdjax.evals.any_order_runs import BITS, SPELLING, AnyOrderRuns, quality_of, setting, texts_of
 
 # A forward of either runs six blocks.
@@ -172,19 +172,31 @@ def targets_gain() -> float:
 
 
 def positions() -> str:
-  """Losses of two runs that differ in how the keys of the causal block turn, at an update of both."""
-  names = {"keys turn with their own place": "own",
-           "with the next (appendix E.3)": "next, as in the paper"}  # fmt: skip
-  update = 175
+  """Losses at the end of trainings that differ in how the keys of the causal block turn."""
   rows = []
-  for run, name in names.items():
-    values = (
-      x["value"] for metric in ("draft_loss", "target_loss")
-      for x in RUNS.lines("positions.jsonl")
-      if x["run"] == run and x["metric"].endswith(metric) and x["step"] == update
-    )  # fmt: skip
-    rows.append((name, *(f"{value:.3f}" for value in values)))
-  return markdown.table((f"update {update}", "draft, nats per character", "target"), rows)
+  for run in (_OWN, _NEXT):
+    draft, target = (list(x.values()) for x in _trained(run))
+    means = [bootstrap.spread(values).shown(3) for values in (draft, target)]
+    rows.append((run, *means, target_below(run).shown(3)))
+  return markdown.table(
+    ("keys turn", "draft, nats per character", "target", "target below draft"), rows
+  )
+
+
+_OWN, _NEXT = "with their own place", "with the next, as in the paper"
+
+
+def _trained(run: str) -> tuple[dict[int, float], dict[int, float]]:
+  """Losses of drafts and of targets at the end, by seed."""
+  runs = seed_runs.read(RUNS.folder / "positions.jsonl")
+  draft, target = (seed_runs.last(runs, run, f"train/{part}_loss") for part in ("draft", "target"))
+  return draft, target
+
+
+def target_below(run: str = _OWN) -> Interval:
+  """The draft's loss - the target's at the end: the mean of the seeds, the least, the most."""
+  draft, target = _trained(run)
+  return bootstrap.spread([draft[seed] - target[seed] for seed in draft])
 
 
 def in_short() -> str:

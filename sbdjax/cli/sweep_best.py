@@ -49,7 +49,9 @@ def table(rows: Sequence[Row]) -> Table:
   shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
   for name in names:
     shown.add_column(name.replace("_", "_\n") if len(name) > 8 else name, no_wrap=True)
-  heads = ["tokens per\nforward", "judge NLL\nabove, %", "re-\npeats"] + ["speed,\nreference = 1"] * timed
+  heads = ["tokens per\nforward", "judge NLL\nabove, %", "re-\npeats"] + [
+    "speed,\nreference = 1"
+  ] * timed
   for head in heads:
     shown.add_column(head, justify="right", no_wrap=True)
   shown.add_column("front", no_wrap=True)
