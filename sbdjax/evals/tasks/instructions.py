@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import random
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sbdjax.errors import DataError
@@ -28,18 +30,32 @@ def _item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
 
 @functools.cache
 def _checkers() -> Any:
-  """The harness's module. Its detector of languages draws at random: here always from one seed, so that one
-  answer has one score."""
+  """The harness's module, with a detector of languages that draws from one seed."""
   found = harness.utilities("ifeval")
   importlib.import_module("langdetect").DetectorFactory.seed = 0
   return found
 
 
+@contextlib.contextmanager
+def _from_one_seed() -> Iterator[None]:
+  """The checkers draw what an instruction leaves open, like the letter to count where it asks for "#"."""
+  before = random.getstate()
+  random.seed(0)
+  try:
+    yield
+  finally:
+    random.setstate(before)
+
+
 def followed(item: Generation, answer: str) -> Values:
   """Whether all instructions of a prompt were followed, and how many of how many; strictly, and
-  with a first or last line or asterisks left out."""
+  with a first or last line or asterisks left out.
+
+  The harness's checkers draw at random in two places; here one answer always has one score.
+  """
   try:
-    found = _checkers().process_results(dict(item.reference), [answer])
+    with _from_one_seed():
+      found = _checkers().process_results(dict(item.reference), [answer])
   except LookupError as e:
     raise DataError(
       "IFEval's checkers count sentences with data of nltk, which is missing: get it with "

@@ -212,11 +212,17 @@ def test_conversations_are_the_harness_s(name, multiturn, source, data):
   assert ours == expected
 
 
-def test_one_answer_to_ifeval_has_one_score():
-  """Its detector of languages, left to itself, takes this answer for Croatian every few times."""
-  asked = {"key": 1, "prompt": "In English.", "instruction_id_list": ["language:response_language"]}
-  (item,) = TASKS["ifeval"].items(
-    types.SimpleNamespace(rows=lambda name: [asked | {"kwargs": [{"language": "en"}]}])
-  )
+@pytest.mark.parametrize(
+  ("instruction", "given"),
+  [
+    # The harness's detector of languages, left to itself, takes this answer for Croatian every few times.
+    ("language:response_language", {"language": "en"}),
+    # "#" is no letter: its checker counts one that it draws.
+    ("keywords:letter_frequency", {"let_relation": "at least", "letter": "#", "let_frequency": 2}),
+  ],
+)
+def test_one_answer_to_ifeval_has_one_score(instruction, given):
+  asked = {"key": 1, "prompt": "?", "instruction_id_list": [instruction], "kwargs": [given]}
+  (item,) = TASKS["ifeval"].items(types.SimpleNamespace(rows=lambda name: [asked]))
   scores = [TASKS["ifeval"].score(item, "no se, I know") for _ in range(30)]
   assert all(score == scores[0] for score in scores)
