@@ -23,7 +23,7 @@ $PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data="$DATA" --dtype=float32 \
   --tasks=hellaswag,arc_easy,piqa --offset=500 --limit=60 --out=runs/ours.jsonl
 $PY $OUT/beside_transformers.py runs/ours.jsonl --data="$DATA" --out=$OUT/beside_transformers.jsonl
 
-# Answers by AR and by lossless decoders: two idle cores, about 40 minutes.
+# Answers by AR and by lossless decoders: two idle cores. The items of IFEval took half an hour.
 ADAPTER=sbdjax/assets/smollm2_135m_sbd_adapter.safetensors
 rm -f $OUT/answers.jsonl # lines are added
 for task in "gsm8k_cot_llama --num_fewshot=0 --limit=60" "ifeval --max_tokens=256 --limit=40"; do

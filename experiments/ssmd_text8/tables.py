@@ -177,7 +177,7 @@ def positions() -> str:
   for run in (_OWN, _NEXT):
     draft, target = (list(x.values()) for x in _trained(run))
     means = [bootstrap.spread(values).shown(3) for values in (draft, target)]
-    rows.append((run, *means, target_below(run).shown(3)))
+    rows.append((run, *means, target_below(run).shown(4)))
   return markdown.table(
     ("keys turn", "draft, nats per character", "target", "target below draft"), rows
   )
