@@ -6,18 +6,17 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from sbdjax import in_use
-from sbdjax.decode.any_order.mdm import predictor
 from sbdjax.decode.generate import check_prompt
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
 from sbdjax.interop.pretrained import Pretrained
-from sbdjax.likelihood import elbo
-from sbdjax.nn.config import need_mask_token
+from sbdjax.likelihood import masked
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -55,9 +54,9 @@ def score(
   """How likely texts are: exact for next-token models, the any-order bound for masked diffusion.
 
   A next-token model scores every token but the first (the bos, where the vocabulary has one).
-  For a model with full attention it is the any-order bound (MD4; Zheng et al. 2024), with one
-  random number of masks per sample; of a self-speculative model, that of its drafts (its own
-  likelihood is in `sbdjax.likelihood.ssmd`).
+  For masked diffusion it is the any-order bound (MD4; Zheng et al. 2024), with one random number of
+  masks per sample, of a block-causal model per block (`sbdjax.likelihood.masked`); of a
+  self-speculative model, that of its drafts (its own likelihood is in `sbdjax.likelihood.ssmd`).
 
   Args:
     model: an opened checkpoint, or what `load_pretrained` opens.
@@ -70,7 +69,7 @@ def score(
 
   Raises:
     UsageError: no texts, one with nothing to score or longer than the context, a token that the model
-      does not know, or a block-causal model.
+      does not know, or a block-causal model that does not say its block size.
 
   Example:
     >>> [s.nats / s.tokens for s in sbdjax.score("stories260K", ["Once upon a time"])]
@@ -82,28 +81,23 @@ def score(
   config = opened.lm.config
   for i, row in enumerate(rows):
     check_prompt(row, 0, config.max_seq_len, config.vocab_size, f"text {i}")
-  attention = "full" if isinstance(opened.lm, SigmaLM) else opened.generation.attention
-  if attention == "causal":
+  how = opened.generation
+  if how.attention == "causal" and not isinstance(opened.lm, SigmaLM):
     if any(len(row) < 2 for row in rows):
       raise UsageError("a text to score has fewer than two tokens: nothing follows the first one")
     judge = Judge(opened.lm, opened.params, programs=in_use.kept(opened.lm).shared.programs)
     scored = judge.score([r[:1] for r in rows], [r[1:] for r in rows])
     pairs = zip(scored.nll, scored.tokens, strict=True)
     return [Score(float(nats), int(tokens)) for nats, tokens in pairs]
-  if attention != "full" or opened.generation.shifted:
-    raise UsageError(
-      "score knows next-token models and masked diffusion with full attention; this checkpoint is "
-      f"decoded with attention={attention}"
-    )
-  return [_bound(opened, row, samples, seed) for row in rows]
+  bound = masked.bound_of(opened.lm, how.attention, how.block_size, how.shifted)
+  return [_score(bound, opened.params, row, samples, seed) for row in rows]
 
 
-def _bound(model: Pretrained, row: Sequence[int], samples: int, seed: int) -> Score:
+def _score(bound: masked.Bound, params: Any, row: Sequence[int], samples: int, seed: int) -> Score:
   if not len(row):
     raise UsageError("a text to score is empty")
-  mask_id = need_mask_token(model.lm.config, "it has no any-order bound")
-  tokens = np.asarray([row], np.int32)
-  keys = jax.random.key(seed)[None]
-  log_p = elbo.any_order(predictor(model.lm), mask_id, model.params, tokens, keys, samples, None)
-  nats = -float(np.mean(jax.device_get(log_p)))
-  return Score(nats, len(row), "any-order bound", samples, seed)
+  tokens = np.zeros((1, bound.width(len(row))), np.int32)
+  tokens[0, : len(row)] = row
+  keys, length = jax.random.key(seed)[None], np.array([len(row)], np.int32)
+  log_p = bound(params, tokens, keys, samples, None, length)
+  return Score(-float(np.mean(jax.device_get(log_p))), len(row), bound.name, samples, seed)

@@ -61,7 +61,7 @@ def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
   if model.generation.shifted:
     raise UsageError(
       "evaluate has no loss for diffusion models that predict each token one position before it: "
-      "measure what they write with --tasks"
+      "benchmarks score them: see --tasks"
     )
   if model.generation.attention == "full":
     return {"mdm": losses.MDMLoss()}

@@ -6,8 +6,9 @@ keeps what was answered to every item (log-likelihoods of every option, or the t
 command resumes. Several processes share the items with --shard=0/4, --shard=1/4, ... and one --out;
 the last to end prints the results. --offset, --limit and --spread choose items.
 
-Log-likelihoods of next-token models are exact. Those of masked diffusion are the any-order bound and
-those of self-speculative models the mean over random orders, with --samples and --seed. Texts are
+Log-likelihoods of next-token models are exact. Those of masked diffusion are the any-order bound (of
+block-causal models within each block) and those of self-speculative models the mean over random orders,
+with --samples and --seed. Texts are
 decoded as --decoder.name=METHOD says (the verb `methods` lists them), each until a stop string, and what
 they cost is counted until there. Programs that a model wrote run only with --run_generated_code, each in
 a process of its own without network, files or other processes, for seconds.

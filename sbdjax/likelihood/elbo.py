@@ -146,40 +146,49 @@ def any_order(
   num_samples: int = 1,
   given_L: Array | None = None,
   length_B: Array | None = None,
+  block_size: int | None = None,
 ) -> jax.Array:
   """Samples of the any-order bound of masked diffusion, float32 [B, num_samples], nats per text.
 
   (D / n) times the sum of log-probabilities of n masked tokens, in a random place each, n uniform
   on 1 .. D. The numbers n of a text's samples are spread evenly (one uniform shift), which leaves
-  the mean what it is. Sampling one token per forward has exactly this expectation.
+  the mean what it is. Sampling one token per forward has exactly this expectation. With blocks that
+  is said of each of them, and added up: one after the other they are a chain, so that -log p(x) is at
+  most the sum of their bounds (L_BD of BD3-LM, Arriola et al. 2025, with t integrated out).
 
   Args:
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
-      `decode.any_order.mdm.predictor`.
+      `decode.any_order.mdm.predictor` and `likelihood.masked`.
     keys_B: one key a text.
     given_L: bool [L], or [B, L] for each text: places that are known beforehand: never masked, and
       not counted among the D.
     length_B: int32, from where on a text is padding; None: nowhere.
+    block_size: of blocks counted from position 0; None: the text is one block.
   """
   _check_texts(tokens_BxL, keys_B, given_L)
   batch, length = tokens_BxL.shape
   length_B = jnp.full((batch,), length, jnp.int32) if length_B is None else jnp.asarray(length_B)
   fixed_BxL = _given_of_each(tokens_BxL, given_L) | (jnp.arange(length) >= length_B[:, None])
-  targets_B = jnp.sum(~fixed_BxL, axis=1)
+  block_size = min(block_size or length, length)
+  block_L = jnp.arange(length) // block_size
+  num_blocks = -(-length // block_size)
 
   def sample(number):
-    def noise(key, fixed_L, targets):
-      share = (jax.random.uniform(key) + number / num_samples) % 1.0
-      hidden = jnp.minimum(jnp.floor(share * targets), targets - 1).astype(jnp.int32) + 1
-      order = jax.random.permutation(jax.random.fold_in(key, number), length)
-      order = jnp.argsort(jnp.argsort(jnp.where(fixed_L, length, order)))  # given places come last
-      return order < hidden, hidden
+    def noise(key, fixed_L):
+      targets_N = jax.ops.segment_sum((~fixed_L).astype(jnp.int32), block_L, num_blocks)
+      share_N = (jax.random.uniform(key, (num_blocks,)) + number / num_samples) % 1.0
+      hidden_N = jnp.minimum(jnp.floor(share_N * targets_N), targets_N - 1).astype(jnp.int32) + 1
+      order_L = jax.random.permutation(jax.random.fold_in(key, number), length)
+      by_block_L = jnp.lexsort((order_L, fixed_L, block_L))  # given places come last in their block
+      rank_L = jnp.argsort(by_block_L) - block_L * block_size
+      weight_N = targets_N / jnp.maximum(hidden_N, 1)
+      return rank_L < hidden_N[block_L], weight_N[block_L]
 
-    masked, hidden_B = jax.vmap(noise)(keys_B, fixed_BxL, targets_B)
+    masked, weight_BxL = jax.vmap(noise)(keys_B, fixed_BxL)
     logits = predict(params, jnp.where(masked, mask_id, tokens_BxL), length_B)
     log_p = jax.nn.log_softmax(logits)
     log_p = jnp.take_along_axis(log_p, tokens_BxL[..., None], axis=2)[..., 0]
-    return targets_B / hidden_B * jnp.sum(jnp.where(masked, log_p, 0.0), axis=1)
+    return jnp.sum(jnp.where(masked, weight_BxL * log_p, 0.0), axis=1)
 
   return jax.lax.map(sample, jnp.arange(num_samples)).T
 

@@ -1,5 +1,6 @@
 """`evaluate --tasks`: what is printed and recorded, going on with a file, and what is refused."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -158,10 +159,21 @@ def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypat
   assert found["settings"]["estimator"] == "any-order bound, 2 samples, seed 3"
   assert "acc" in found and found["items"] == 1
 
-  shifted = model._replace(generation=GenerationDefaults((), 512, attention="full", shifted=True))
-  monkeypatch.setattr(evaluate_tasks, "load_pretrained", lambda *_, **__: shifted)
+  blocks = GenerationDefaults((), 512, attention="block_causal", shifted=True, block_size=4)
+  monkeypatch.setattr(
+    evaluate_tasks, "load_pretrained", lambda *_, **__: model._replace(generation=blocks)
+  )
   code, printed = run(capsys, data, *args)
-  assert code == 2 and "attention=full and shifted predictions" in printed.err
+  assert code == 0, printed.err
+  estimator = json.loads(printed.out)["settings"]["estimator"]
+  assert estimator == "any-order bound within blocks of 4, 2 samples, seed 3"
+
+  unsaid = dataclasses.replace(blocks, block_size=None)
+  monkeypatch.setattr(
+    evaluate_tasks, "load_pretrained", lambda *_, **__: model._replace(generation=unsaid)
+  )
+  code, printed = run(capsys, data, *args)
+  assert code == 2 and "does not say the size of its blocks" in printed.err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from sbdjax.evals.scoring.base import Estimator
 from sbdjax.evals.scoring.causal import CausalScorer
 from sbdjax.evals.scoring.requests import TokenRequest, encode_pair, windows
 from sbdjax.likelihood import elbo
+from sbdjax.likelihood import masked as masked_bounds
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from tests import models
@@ -155,7 +156,8 @@ def masked():
   predict = jax.jit(predictor(lm))
 
   def scorer(seed, rows=2):
-    return bounds.masked_diffusion(lm, params, samples=2, seed=seed, rows=rows, max_tokens=64)
+    bound = masked_bounds.Bound(lm)
+    return bounds.masked_diffusion(bound, params, samples=2, seed=seed, rows=rows, max_tokens=64)
 
   def log_p(request, hidden):
     """Of the tokens of the continuation numbered `hidden`, with these masked."""

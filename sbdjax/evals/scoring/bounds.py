@@ -1,8 +1,8 @@
 """Bounds on the log-likelihood of models that are not autoregressive, given the context.
 
-Masked diffusion: the any-order bound of the continuation's tokens, the context never masked
-(`likelihood.elbo.any_order`; LLaDA, Nie et al. 2025, scores options in this way). Self-speculative
-models: the mean over random orders of the exact log p(continuation | context, order) of Algorithm 2
+Masked diffusion, with full or block-causal attention: the any-order bound of the continuation's
+tokens, the context never masked (`likelihood.masked`; LLaDA, Nie et al. 2025, scores options in this
+way). Self-speculative models: the mean over random orders of the exact log p(continuation | context, order) of Algorithm 2
 (`likelihood.elbo.over_orders`), which costs a forward of all blocks for every token of the text.
 
 What is drawn for a request depends on the seed and the request alone.
@@ -10,7 +10,6 @@ What is drawn for a request depends on the seed and the request alone.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,18 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from sbdjax.decode import sizes
-from sbdjax.decode.any_order.mdm import predictor
 from sbdjax.decode.any_order.windows import FullWindow
 from sbdjax.errors import UsageError
 from sbdjax.evals.scoring.base import Estimator, Scored
 from sbdjax.evals.scoring.requests import TokenRequest
-from sbdjax.likelihood import elbo
-from sbdjax.lm import LM
-from sbdjax.nn.config import need_mask_token
+from sbdjax.likelihood import elbo, masked
 from sbdjax.sigma_lm import SigmaLM
 
 # (params, tokens_BxL, keys_B, given_BxL, length_B) -> float32 [B, samples] nats.
-Bound = Callable[..., jax.Array]
+Compiled = Callable[..., jax.Array]
 
 
 class BoundScorer:
@@ -47,7 +43,7 @@ class BoundScorer:
 
   def __init__(
     self,
-    bound: Bound,
+    bound: Compiled,
     params: Any,
     estimator: Estimator,
     max_tokens: int,
@@ -109,22 +105,21 @@ class BoundScorer:
 
 
 def masked_diffusion(
-  model: LM, params: Any, *, samples: int, seed: int, rows: int, max_tokens: int
+  bound: masked.Bound, params: Any, *, samples: int, seed: int, rows: int, max_tokens: int
 ) -> BoundScorer:
-  """The any-order bound of a masked-diffusion model with full attention.
+  """The any-order bound of a masked-diffusion model; a text's last block has to fit in the context."""
+  longest = max_tokens // (bound.block_size or 1) * (bound.block_size or 1)
+  if not longest:
+    raise UsageError(
+      f"a context of {max_tokens} tokens has no room for a block of {bound.block_size}"
+    )
 
-  Raises:
-    UsageError: a model without a mask token.
-  """
-  mask_id = need_mask_token(model.config, "it has no likelihood in any order")
-  predict = predictor(model)
+  def run(params, tokens, keys, given, length):
+    return bound(params, tokens, keys, samples, given, length)
 
-  def bound(params, tokens, keys, given, length):
-    return elbo.any_order(predict, mask_id, params, tokens, keys, samples, given, length)
-
-  width = functools.partial(sizes.text, context=max_tokens)
-  estimator = Estimator("any-order bound", samples, seed)
-  return BoundScorer(bound, params, estimator, max_tokens, width, rows)
+  width = lambda tokens: bound.width(sizes.text(tokens, context=longest))
+  estimator = Estimator(bound.name, samples, seed)
+  return BoundScorer(run, params, estimator, longest, width, rows)
 
 
 def self_speculative(

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import jax
 
 from sbdjax.data.tokenizers import Tokenizer
-from sbdjax.errors import UsageError
 from sbdjax.evals.scoring import bounds
 from sbdjax.evals.scoring.base import Scored, Scorer
 from sbdjax.evals.scoring.causal import CausalScorer
 from sbdjax.evals.scoring.requests import encode_pair, prefix, windows
 from sbdjax.evals.tasks.task import Request
 from sbdjax.interop.pretrained import Pretrained
+from sbdjax.likelihood import masked
 from sbdjax.sigma_lm import SigmaLM
 
 # Rows of a forward where the user does not say: as many tokens as a device needs to be busy.
@@ -38,23 +38,18 @@ def scorer_for(
     samples, seed: of the bound.
 
   Raises:
-    UsageError: a model of which neither is known: block-causal, or with shifted predictions.
+    UsageError: a block-causal model that does not say its block size.
   """
   rows = rows or _ROWS.get(jax.default_backend(), _MANY_ROWS)
   longest = min(max_tokens or model.lm.config.max_seq_len, model.lm.config.max_seq_len)
   of_bound = {"samples": samples, "seed": seed, "max_tokens": longest}
   if isinstance(model.lm, SigmaLM):
     return bounds.self_speculative(model.lm, model.params, **of_bound)
-  attention = model.generation.attention
-  if attention == "causal":
+  how = model.generation
+  if how.attention == "causal":
     return CausalScorer(model.lm, model.params, rows=rows, max_tokens=longest)
-  if attention != "full" or model.generation.shifted:
-    raise UsageError(
-      "likelihoods are known of next-token models, masked diffusion with full attention and "
-      f"self-speculative models; this checkpoint is decoded with attention={attention}"
-      + (" and shifted predictions" if model.generation.shifted else "")
-    )
-  return bounds.masked_diffusion(model.lm, model.params, rows=rows, **of_bound)
+  bound = masked.bound_of(model.lm, how.attention, how.block_size, how.shifted)
+  return bounds.masked_diffusion(bound, model.params, rows=rows, **of_bound)
 
 
 def log_likelihoods(
