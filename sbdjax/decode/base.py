@@ -47,7 +47,8 @@ def decode(sampler: Sampler, params: Any, *args: Any) -> Any:
   Args:
     sampler: what a method's `.sampler(lm, limits)` gives.
     params: of the model.
-    *args: prompts int32 [B, P], their lengths int32 [B], and a key or one per row.
+    *args: of `Sampler.init`: prompts int32 [B, P], their lengths int32 [B], a key or one per row, and
+      what is `Kept` of the prompts, if anything.
   """
   return jax.lax.while_loop(
     lambda state: ~jnp.all(sampler.done(state)),

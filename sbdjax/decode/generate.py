@@ -18,6 +18,7 @@ import numpy as np
 from sbdjax import memory
 from sbdjax.decode import base, registry, sizes
 from sbdjax.decode.base import Generation, Limits
+from sbdjax.decode.kept import KeptText, beginning
 from sbdjax.decode.method import Method
 from sbdjax.decode.programs import Programs, Shared, shared
 from sbdjax.errors import UsageError
@@ -318,6 +319,7 @@ class Decoder:
     batch_size: int = 0,
     max_tokens: Sequence[int] | None = None,
     numbers: Sequence[int] | None = None,
+    kept: KeptText | None = None,
   ) -> Iterator[Result]:
     """Decodes `prompts`, `batch_size` at a time (0: all at once), in order.
 
@@ -333,6 +335,8 @@ class Decoder:
       max_tokens: a smaller limit of each prompt than that of the decoder.
       numbers: of each prompt, in [0, 2^32), which its noise follows from; None: its place, from 0
         on. Give them where prompts of one key come in several calls.
+      kept: a text that was run before with these `params`. Methods with `cache_slots` do not run again
+        what all prompts begin with as it does.
 
     Raises:
       UsageError: the model cannot be decoded this way, or prompts are missing.
@@ -341,11 +345,12 @@ class Decoder:
     width = padded_width(method, self._lm, self._limits, prompts)
     limits = padded_limits(method, self._lm, self._limits, width)
     rows = sizes.rows(len(prompts))
+    begun = beginning(kept, method, self._lm, limits, prompts, width)
     cut = functools.partial(batches, max_tokens=max_tokens, numbers=numbers)
     cut = functools.partial(cut, width=width, rows=min(rows, batch_size or rows))
     for batch in cut(prompts, key, batch_size, limits, allow_empty=method.any_order):
       prepared = self._prepared(method, params, len(batch.prompt_len_B))
-      args = batch.arguments(method, prepared)
+      args = (*batch.arguments(method, prepared), *begun)
       run = self._programs.find(args, functools.partial(self._compile, args))
       start = time.perf_counter()
       out = jax.block_until_ready(run(*args))
@@ -353,9 +358,11 @@ class Decoder:
       yield from results_of(out, batch.rows, seconds, batch.size)
 
   def _compile(self, args: tuple) -> Callable[..., Generation]:
-    def run(method, params, limits, prompt_BxP, prompt_len_B, key, row_B):
+    def run(method, params, limits, prompt_BxP, prompt_len_B, key, row_B, *begun):
       sampler = method.sampler(self._lm, limits)
-      return base.decode(sampler, params, prompt_BxP, prompt_len_B, row_keys(key, row_B)).out
+      rows = [kept.for_rows(prompt_BxP.shape[0]) for kept in begun]
+      prompts = prompt_BxP, prompt_len_B, row_keys(key, row_B), *rows
+      return base.decode(sampler, params, *prompts).out
 
     start = time.perf_counter()
     compiled = jax.jit(run).lower(*args).compile(prepare.compiler_options(args))

@@ -11,12 +11,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sbdjax import cache as kv_cache
 from sbdjax import pytree
 from sbdjax.cache import KVCache
 from sbdjax.decode import sizes
+from sbdjax.decode.base import Limits
+from sbdjax.decode.method import Method
+from sbdjax.lm import LM
+from sbdjax.sigma_lm import SigmaLM
 
 
 @pytree.dataclass
@@ -31,6 +37,12 @@ class Kept(pytree.Struct):
 
   cache: KVCache
   columns: int = pytree.static()
+
+  def for_rows(self, rows: int) -> Kept:
+    """The same for so many prompts, where there is one row of it."""
+    each = lambda x, axis: jnp.repeat(x, rows // x.shape[axis], axis=axis)
+    cache = self.cache
+    return self.replace(cache=KVCache(each(cache.k, 1), each(cache.v, 1), each(cache.length_B, 0)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +74,25 @@ class KeptText:
       return None
     cache = kv_cache.resized(self.cache, slots)
     return Kept(cache.replace(length_B=np.full((1,), length, np.int32)), columns)
+
+
+def beginning(
+  text: KeptText | None,
+  method: Method,
+  lm: LM | SigmaLM,
+  limits: Limits,
+  prompts: Sequence[Sequence[int]],
+  width: int,
+) -> tuple[Kept] | tuple[()]:
+  """What a method's `init` is given beside prompts of `width` columns: what `text` has of them, if anything."""
+  slots = None if text is None else method.cache_slots(width, limits)
+  if text is None or slots is None:
+    return ()
+  assert isinstance(lm, LM)  # others have no method with an exact cache
+  # As many slots as the cache has that `init` makes by itself.
+  capacity = jax.eval_shape(lambda: lm.init_cache(1, slots)).capacity
+  kept = text.beginning(prompts, width, capacity)
+  return () if kept is None else (kept,)
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -19,7 +19,7 @@ from sbdjax.decode.generate import (
   padded_width,
   results_of,
 )
-from sbdjax.decode.kept import Kept, KeptText, text_of
+from sbdjax.decode.kept import KeptText, beginning, text_of
 from sbdjax.decode.method import Canvas, Method
 from sbdjax.decode.programs import Shared, shared
 from sbdjax.nn import prepare
@@ -84,7 +84,7 @@ class Streamer:
     self._done = method.sampler(lm, limits).done
     self._slots = method.cache_slots(width, padded)
     self._given, self._state = kept, None
-    self._kept = self._beginning(prompts)
+    self._kept = beginning(kept, method, lm, padded, prompts, self._padded.shape[1])
     self.kept_tokens = int(self._kept[0].cache.length_B[0]) if self._kept else 0
     self.compile_seconds = 0.0
     args = (*self._settings, *self._row(0, jax.random.key(0)))
@@ -92,15 +92,6 @@ class Streamer:
     self._init, state = programs.find(first, lambda: self._compile_init(first), kind="stream init")
     # The state is the same whatever was kept, and so is what follows.
     self._step = programs.find(args, lambda: self._compile_step(state), kind="stream step")
-
-  def _beginning(self, prompts: Sequence[Sequence[int]]) -> tuple[Kept] | tuple[()]:
-    """What `init` is given beside the prompt."""
-    if self._given is None or self._slots is None:
-      return ()
-    # As many slots as the cache has that `init` makes by itself.
-    slots = jax.eval_shape(lambda: self._lm.init_cache(1, self._slots)).capacity
-    kept = self._given.beginning(prompts, self._padded.shape[1], slots)
-    return () if kept is None else (kept,)
 
   def _row(self, index: int, key: jax.Array, number: int | None = None) -> tuple[Any, ...]:
     """What the prompt's program is given of prompt `index`."""

@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from sbdjax import prompts as prompting
 from sbdjax.data.chat import ChatTemplate
+from sbdjax.decode.beginnings import Beginnings
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.errors import UsageError
 from sbdjax.evals.record import fingerprint
@@ -115,6 +116,7 @@ class SbdjaxLM(HarnessLM):
       self._model, rows=self._rows, max_tokens=self._max_length, samples=samples, seed=seed
     )
     self._tokenizer = self._model.need_tokenizer()
+    self._beginnings = Beginnings(self._model.lm, self._model.params)
     if self._scorer.estimator.name != "exact":
       _log.warning("log-likelihoods are estimates: %s", self._scorer.estimator)
 
@@ -216,6 +218,7 @@ class SbdjaxLM(HarnessLM):
       seed=self._seed,
       batch_size=len(asked),
       max_length=self._max_length,
+      beginnings=self._beginnings,
     )
     self.written += [w.details() for w in written]
     return [w.text for w in written]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sbdjax import prompts as prompting
 from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.decode.beginnings import Beginnings
 from sbdjax.decode.decoding import Decoding
 from sbdjax.errors import UsageError
 from sbdjax.evals.scoring.base import Scored, Scorer
@@ -87,11 +88,14 @@ def of_decoder(
 ) -> Responders:
   """Those of items that ask for texts. An answer's noise follows from `seed` and the item's id.
 
+  Solved examples that all items begin with are run once (`Beginnings`).
+
   Args:
     max_length: tokens of a prompt and its answer, see `generate_until`.
   """
   tokenizer = model.need_tokenizer()
   context_of = lambda item: item.prompt.context(template, multiturn)
+  beginnings = Beginnings(model.lm, model.params)
 
   def texts(items: Sequence[Generation]) -> list[Response]:
     written = generate_until(
@@ -104,6 +108,7 @@ def of_decoder(
       seed=seed,
       batch_size=batch_size,
       max_length=max_length,
+      beginnings=beginnings,
     )
     return [Response(w.text, w.details()) for w in written]
 

@@ -11,6 +11,7 @@ import jax
 
 from sbdjax import prompts as prompting
 from sbdjax.bootstrap import Interval, ratio_of_sums
+from sbdjax.decode.beginnings import Beginnings
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.programs import Shared, shared
@@ -99,6 +100,7 @@ def generate_until(
   seed: int = 0,
   batch_size: int = 16,
   max_length: int | None = None,
+  beginnings: Beginnings | None = None,
 ) -> list[Written]:
   """Continues prompts, each until one of its stop strings, a text's end, or its own limit.
 
@@ -113,6 +115,7 @@ def generate_until(
     numbers: of each prompt, as of `number_of`; None: its place among these, which is right only
       where all answers of the seed are asked for in one call.
     max_length: tokens of a prompt and its answer; None, or more than the model's context: that.
+    beginnings: what prompts of several calls begin with, which is run once; its time is in no `seconds`.
 
   Raises:
     UsageError: a prompt the model cannot continue.
@@ -135,6 +138,7 @@ def generate_until(
       [of_noise[i] for i in members],
       jax.random.key(seed),
       batch_size,
+      beginnings,
     )
     for i, result in zip(members, results, strict=True):
       written[i] = Written(answer_text(model, result, strings), result)
@@ -150,6 +154,7 @@ def _continued(
   numbers: list[int],
   key: jax.Array,
   batch_size: int,
+  beginnings: Beginnings | None,
 ) -> list[Result]:
   for prompt, limit in zip(prompts, limits, strict=True):
     prompting.check([prompt], model, Decoding(decoding.method, limit))
@@ -157,8 +162,9 @@ def _continued(
     model.generation.eos_ids, prompting.stops_of(model, strings)
   )
   decoder = Decoder(model.lm, ends, using=_kept(model.lm))
-  found = decoder.generate(decoding.method, model.params, prompts, key, batch_size, limits, numbers)
-  return list(found)
+  begun = None if beginnings is None else beginnings.of(decoding.method, prompts)
+  asked = (prompts, key, batch_size, limits, numbers, begun)
+  return list(decoder.generate(decoding.method, model.params, *asked))
 
 
 @functools.lru_cache(maxsize=1)

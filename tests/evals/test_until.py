@@ -4,6 +4,7 @@ import pytest
 
 import sbdjax
 from sbdjax import prompts as prompting
+from sbdjax.decode import beginnings
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.tokens import Categorical
@@ -51,6 +52,25 @@ def test_each_prompt_ends_at_its_own_strings_and_limit(model):
   assert cost.tokens_per_second == pytest.approx(cost.tokens / seconds, rel=1e-3)
   assert [w.result.batch_size for w in written] == [2, 1, 2]
   assert details["seconds"] == pytest.approx(first.result.seconds / 2, rel=1e-3)
+
+
+def test_solved_examples_are_run_once(model, monkeypatch):
+  """Two items at a time: the second two take the beginning over, and answers are the same."""
+  shown = tuple((f"Question {i}?", f"Answer {i}.") for i in range(12))
+  items = [Generation(str(i), Prompt(f"Who is {i}?", shown), (), 6) for i in range(4)]
+  answers, given = [], []
+  of = beginnings.Beginnings.of
+
+  def recorded(self, *args):
+    given.append(of(self, *args))
+    return given[-1]
+
+  for how in (recorded, lambda *_: None):
+    monkeypatch.setattr(beginnings.Beginnings, "of", how)
+    respond = of_decoder(model, Decoding(AR()), None, batch_size=2)[Generation].respond
+    answers.append([r.answer for half in (items[:2], items[2:]) for r in respond(half)])
+  assert answers[0] == answers[1] and any(answers[0])
+  assert given[0] is given[1] and len(given[0].tokens) >= 64
 
 
 def test_batches_of_equal_seconds_are_counted_each():
