@@ -11,6 +11,12 @@ ONCE="$PY -m sbdjax train --config=preset:stories_jacobi:once \
 $PY -m sbdjax train --config=preset:stories_jacobi --workdir=runs/jacobi
 $ONCE --workdir=runs/jacobi_cllm --config.loss.mask=clean --config.data.noise.schedule=random
 
+# Other seeds of round 1 and of CLLM*, on the same trajectories.
+for seed in 1 2; do
+  $ONCE --config.train.seed=$seed --workdir=runs/jacobi_seeds/round1_$seed
+  $ONCE --config.train.seed=$seed --workdir=runs/jacobi_seeds/cllm_$seed --config.loss.mask=clean --config.data.noise.schedule=random
+done
+
 # Tables 4 and 5: trainings that see each text once, and differ in one setting.
 ablate() {
   $ONCE --config.train.steps=562 --config.train.eval_every=0 --workdir="runs/jacobi_ablation/$1" "${@:2}"
@@ -32,8 +38,8 @@ for w in 2 0.1 10; do
   $ONCE --config.train.steps=100 --config.train.eval_every=0 --workdir="runs/jacobi_ar_weight/w$w" --config.loss.ar_weight=$w
 done
 
-# Table 1 (timed: an idle machine), Tables 4 and 5, their seeds, the weight of the AR loss, Figure 5b.
-for variant in methods ablation seeds ar_weight blocks; do
+# Table 1 (timed: an idle machine) and its seeds, Tables 4 and 5 and theirs, the weight of the AR loss, Figure 5b.
+for variant in methods round1_seeds ablation seeds ar_weight blocks; do
   $PY -m sbdjax sweep --config=preset:stories_jacobi_sweep:$variant --workdir=runs/jf_$variant
   cp runs/jf_$variant/points.jsonl $OUT/$variant.jsonl
 done

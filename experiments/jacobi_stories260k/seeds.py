@@ -1,13 +1,15 @@
-"""Table of the trainings that were done with three seeds, from the recorded points.
+"""Tables of the trainings that were done with three seeds, from the recorded points.
 
 python experiments/jacobi_stories260k/seeds.py
 
-Seed 0 is in ablation.jsonl, the others in seeds.jsonl. A training is compared with what its own run holds.
+Seed 0 is in the record of its own table, the others in one of theirs. A training is compared with what its
+own run holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable
@@ -17,74 +19,110 @@ from sbdjax.bootstrap import Interval
 from sbdjax.evals import markdown, paired
 
 HERE = pathlib.Path(__file__).resolve().parent
-NC, CLEAN = "linear, window 16, NC", "linear, window 16, clean context"
-# AR of the original model, noisy context, clean context: of one seed and one run.
+# AR of the original model and Jacobi decoding of two trainings: of one seed and one run.
 Trained = tuple[dict, dict, dict]
-Number = Callable[[dict, dict, dict], Interval]
-NUMBERS: dict[str, tuple[Number, Callable[[Interval], str]]] = {
-  "noisy context: tokens per forward": (
-    lambda _, nc, __: paired.tokens_per_forward(nc),
-    lambda x: x.shown(2),
-  ),
-  "clean context: tokens per forward": (
-    lambda _, __, clean: paired.tokens_per_forward(clean),
-    lambda x: x.shown(2),
-  ),
-  "clean / noisy: tokens per forward": (
-    lambda _, nc, clean: paired.forwards_ratio(clean, nc),
-    lambda x: x.shown(3),
-  ),
-  "noisy context: judge NLL above the original's": (
-    lambda original, nc, _: paired.nll_difference(nc, original),
-    markdown.percent,
-  ),
-  "clean context: judge NLL above the original's": (
-    lambda original, _, clean: paired.nll_difference(clean, original),
-    markdown.percent,
-  ),
-  "clean above noisy: judge NLL": (
-    lambda _, nc, clean: paired.nll_difference(clean, nc),
-    markdown.percent,
-  ),
-  "noisy context: repeats": (lambda _, nc, __: paired.repetition(nc), lambda x: x.shown(3)),
-  "clean context: repeats": (lambda _, __, clean: paired.repetition(clean), lambda x: x.shown(3)),
-}
+Number = tuple[Callable[[dict, dict, dict], Interval], Callable[[Interval], str]]
 
 
-def of_seeds() -> list[Trained]:
-  """The trainings of seeds 0, 1 and 2."""
-  first, others = (paired.read(HERE / f"{name}.jsonl") for name in ("ablation", "seeds"))
-  found = [_labelled(first, NC, CLEAN)]
-  return found + [
-    _labelled(others, f"{NC}, seed {seed}", f"{CLEAN}, seed {seed}") for seed in (1, 2)
-  ]
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """Two trainings that are compared.
+
+  Attributes:
+    names: of the trainings, in words.
+    labels: theirs in the records; those of seeds 1 and 2 say so.
+    records: the file of seed 0, and that of the others.
+    ratio, above: the second to the first, and above the first, in words.
+  """
+
+  names: tuple[str, str]
+  labels: tuple[str, str]
+  records: tuple[str, str]
+  ratio: str
+  above: str
+
+  def of_seeds(self) -> list[Trained]:
+    """The trainings of seeds 0, 1 and 2."""
+    first, others = (paired.read(HERE / name) for name in self.records)
+    return [self._of(first, ""), *(self._of(others, f", seed {seed}") for seed in (1, 2))]
+
+  def _of(self, rows: list[dict], seed: str) -> Trained:
+    original = paired.original_of(rows)
+    assert original is not None
+    one, two = (markdown.find(rows, label + seed, name="jacobi") for label in self.labels)
+    return original, one, two
+
+  def numbers(self) -> dict[str, Number]:
+    """Line of the table -> its number of one seed, and how that is shown."""
+    one, two = self.names
+    two_digits, three_digits = (lambda x: x.shown(2)), (lambda x: x.shown(3))
+    forwards, above = paired.tokens_per_forward, paired.nll_difference
+    nll = "judge NLL above the original's"
+    return {
+      f"{one}: tokens per forward": (lambda _, x, __: forwards(x), two_digits),
+      f"{two}: tokens per forward": (lambda _, __, y: forwards(y), two_digits),
+      f"{self.ratio}: tokens per forward": (
+        lambda _, x, y: paired.forwards_ratio(y, x),
+        three_digits,
+      ),
+      f"{one}: {nll}": (lambda original, x, _: above(x, original), markdown.percent),
+      f"{two}: {nll}": (lambda original, _, y: above(y, original), markdown.percent),
+      f"{self.above}: judge NLL": (lambda _, x, y: above(y, x), markdown.percent),
+      f"{one}: repeats": (lambda _, x, __: paired.repetition(x), three_digits),
+      f"{two}: repeats": (lambda _, __, y: paired.repetition(y), three_digits),
+    }
+
+  def table(self) -> str:
+    """What every seed says, with intervals over prompts; the mean of the seeds with the least and the most."""
+    lines, trained = [], self.of_seeds()
+    for name, (number, shown) in self.numbers().items():
+      found = [number(*of_seed) for of_seed in trained]
+      lines.append((name, *map(shown, found), shown(bootstrap.spread([x.value for x in found]))))
+    return markdown.table(("", "seed 0", "seed 1", "seed 2", "mean [least, most]"), lines)
 
 
-def _labelled(rows: list[dict], *labels: str) -> Trained:
-  original = paired.original_of(rows)
-  assert original is not None
-  nc, clean = (markdown.find(rows, label) for label in labels)
-  return original, nc, clean
+CONTEXTS = Pair(
+  ("noisy context", "clean context"),
+  ("linear, window 16, NC", "linear, window 16, clean context"),
+  ("ablation.jsonl", "seeds.jsonl"),
+  "clean / noisy",
+  "clean above noisy",
+)
+ROUND1 = Pair(
+  ("Jacobi Forcing", "CLLM*"),
+  ("Jacobi Forcing, round 1", "CLLM*"),
+  ("methods.jsonl", "round1_seeds.jsonl"),
+  "CLLM* / Jacobi Forcing",
+  "CLLM* above Jacobi Forcing",
+)
+_PAIRS = (CONTEXTS, ROUND1)
 
 
 def seeds() -> str:
-  """What every seed says, with intervals over prompts; the mean of the seeds with the least and the most."""
-  lines = []
-  for name, (number, shown) in NUMBERS.items():
-    found = [number(*trained) for trained in of_seeds()]
-    lines.append((name, *map(shown, found), shown(bootstrap.spread([x.value for x in found]))))
-  return markdown.table(("", "seed 0", "seed 1", "seed 2", "mean [least, most]"), lines)
+  """Noisy and clean context."""
+  return CONTEXTS.table()
+
+
+def round1_seeds() -> str:
+  """Jacobi Forcing's first round, and CLLM*."""
+  return ROUND1.table()
+
+
+def mean_of(name: str) -> Interval:
+  """A line of one of the tables: the mean of the seeds, with the least and the most."""
+  pair = next(pair for pair in _PAIRS if name in pair.numbers())
+  number, _ = pair.numbers()[name]
+  return bootstrap.spread([number(*trained).value for trained in pair.of_seeds()])
 
 
 def mean(name: str) -> tuple[float, ...]:
   """A line's mean, least and most."""
-  found = bootstrap.spread([NUMBERS[name][0](*trained).value for trained in of_seeds()])
-  return tuple(x for x in found if x is not None)
+  return tuple(x for x in mean_of(name) if x is not None)
 
 
 def main(argv: list[str] | None = None) -> int:
   argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
-  print(seeds())
+  print(*(pair.table() for pair in _PAIRS), sep="\n\n")
   return 0
 
 

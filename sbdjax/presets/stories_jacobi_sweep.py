@@ -4,8 +4,8 @@
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
 (Figure 5b: tokens per forward against block size), `ablation` (Tables 4 and 5), `seeds` (two of its trainings
-with other seeds) and `ar_weight` (the weight of the AR loss); the last three of trainings that differ in one setting,
-which experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
+with other seeds), `round1_seeds` (other seeds of CLLM* and of round 1) and `ar_weight` (the weight of the AR loss); the last four of
+trainings that experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """
 
@@ -38,6 +38,11 @@ SEEDS = {
   f"{name}_{seed}": f"{ABLATION[name]}, seed {seed}"
   for seed in (1, 2)
   for name in ("linear16", "clean")
+}
+ROUND1_SEEDS = {
+  f"{name}_{seed}": f"{LABELS[checkpoint]}, seed {seed}"
+  for seed in (1, 2)
+  for name, checkpoint in (("cllm", CLLM), ("round1", ROUND1))
 }
 AR_WEIGHT = {
   "w2": "linear, window 16, NC",
@@ -93,6 +98,7 @@ VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
     "blocks": (dict(batch_size=16, repeats=0), _blocks),
     "ablation": (_MANY, lambda: _trained("runs/jacobi_ablation", ABLATION)),
     "seeds": (_MANY, lambda: _trained("runs/jacobi_ablation", SEEDS)),
+    "round1_seeds": (_MANY, lambda: _trained("runs/jacobi_seeds", ROUND1_SEEDS)),
     "ar_weight": (_MANY, lambda: _trained("runs/jacobi_ar_weight", AR_WEIGHT)),
   }
 )
