@@ -157,7 +157,10 @@ ALL = (
     "ssmd_protein/nfe.png", "ssmd_protein/tables.py", "draw", ("points.jsonl", "likelihood.jsonl"),
     _sh("ssmd_protein"),
   ),
-  _losses("ssmd_antibody", "losses", _sh("ssmd_antibody"), together=True),
+  Figure(
+    "ssmd_antibody/losses.png", "seed_curves.py", "draw_recorded", ("losses.jsonl",),
+    _sh("ssmd_antibody"), ("ssmd_antibody/losses.jsonl", True),
+  ),
   Figure(
     "ssmd_antibody/samples.png", "ssmd_antibody/tables.py", "draw",
     ("likelihood.jsonl", "points.jsonl"), _sh("ssmd_antibody"),

@@ -30,6 +30,8 @@ METRICS = {
 }
 # Of these the default is recorded; others have names, too.
 _NAMES = METRICS | {
+  "eval/draft_nelbo": "drafts, held out",
+  "eval/target_nelbo": "targets, held out",
   "train/draft_loss": "loss of drafts in training",
   "train/target_loss": "loss of targets in training",
 }
@@ -58,32 +60,42 @@ def run_of(name: str, workdir: pathlib.Path, metrics: Sequence[str], bits: bool 
   }
 
 
-def draw(runs: Sequence[Run], path: pathlib.Path) -> None:
-  """A panel for each metric, a colour for each training; a PDF is written beside the PNG."""
+def draw(runs: Sequence[Run], path: pathlib.Path, together: bool = False) -> None:
+  """A panel for each metric, or one for all; a colour for each training; a PDF is written beside the PNG.
+
+  Args:
+    together: one panel, in which the metrics have colours, line styles and names, too.
+  """
   names = list(dict.fromkeys(run["run"] for run in runs))
   metrics = list(dict.fromkeys(metric for run in runs for metric in run["curves"]))
-  columns = min(len(names), 3)
-  with figures.drawing(path, figures.PAGE, 2.3 + 0.15 * math.ceil(len(names) / columns)) as figure:
-    panels = figure.subplots(1, len(metrics), squeeze=False)[0]
-    for panel, metric in zip(panels, metrics, strict=True):
-      for number, name in enumerate(names):
+  lines = len(names) * len(metrics) if together else len(names)
+  columns = 1 if together else min(len(names), 3)
+  width = figures.COLUMN if together else figures.PAGE
+  with figures.drawing(path, width, 2.3 + 0.15 * math.ceil(lines / columns)) as figure:
+    panels = figure.subplots(1, 1 if together else len(metrics), squeeze=False)[0]
+    for m, metric in enumerate(metrics):
+      panel, said = panels[0 if together else m], _NAMES.get(metric, metric)
+      for n, name in enumerate(names):
         curves = [r["curves"][metric] for r in runs if r["run"] == name and metric in r["curves"]]
         if not curves:
           continue
         steps = [step for step, _ in curves[0]]
         of_seeds = np.array([[value for _, value in curve] for curve in curves])
         mean, least, most = (x(of_seeds, axis=0) for x in (np.mean, np.min, np.max))
+        number = n * len(metrics) + m if together else n
         colour, marker = figures.COLOURS[number], figures.MARKERS[number]
-        panel.plot(steps, mean, color=colour, marker=marker, markersize=2.5, label=name)
+        style = dict(linestyle=("-", "--", ":", "-.")[m % 4]) if together else {}
+        label = f"{name}: {said}" if together else name
+        panel.plot(steps, mean, color=colour, marker=marker, markersize=2.5, label=label, **style)
         panel.fill_between(steps, least, most, color=colour, alpha=0.2, linewidth=0)
-      panel.set(xlabel="update", ylabel=runs[0]["unit"], title=_NAMES.get(metric, metric))
+      panel.set(xlabel="update", ylabel=runs[0]["unit"], title=None if together else said)
       panel.xaxis.set_major_formatter("{x:,.0f}")
     figures.legend_below(figure, columns)
 
 
-def draw_recorded(path: pathlib.Path, name: str) -> None:
+def draw_recorded(path: pathlib.Path, name: str, together: bool = False) -> None:
   """`draw` of a record, which is named below experiments/."""
-  draw(seed_runs.read(pathlib.Path(__file__).resolve().parent / name), path)
+  draw(seed_runs.read(pathlib.Path(__file__).resolve().parent / name), path, together)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -92,6 +104,7 @@ def main(argv: list[str] | None = None) -> int:
   )
   parser.add_argument("runs", nargs="*", help="NAME=WORKDIR; none: what is recorded")
   parser.add_argument("--metrics", default=",".join(METRICS))
+  parser.add_argument("--together", action="store_true", help="one panel for all metrics")
   parser.add_argument("--bits", action="store_true", help="bits instead of nats")
   parser.add_argument("--record", type=pathlib.Path, required=True, help="the JSON lines")
   parser.add_argument("--out", type=pathlib.Path, help="the PNG; default: none is drawn")
@@ -104,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     ]
     args.record.write_text("".join(json.dumps(run) + "\n" for run in runs))
   if args.out:
-    draw(seed_runs.read(args.record), args.out)
+    draw(seed_runs.read(args.record), args.out, args.together)
   return 0
 
 

@@ -52,17 +52,20 @@ def groups(points: Sequence[Point]) -> dict[str, list[Point]]:
   return found
 
 
-def reference(points: Sequence[Point], model: str) -> Value:
-  """Accuracy of the AR decoding of a model.
+def reference_point(points: Sequence[Point], model: str) -> Point:
+  """The AR decoding of a model.
 
   For diffusion models, which have none, their static decoding stands, for self-speculative ones one token
   a forward pass by the trunk; for SBD without the next-token term, which cannot answer so, SBD's.
   """
   of = WITH_AR.get(model, model)
   of_model = [p for p in points if p.label == of and not drawn(p)]
-  return next(
-    p.values["accuracy"] for name in ONE_BY_ONE for p in of_model if p.decoder["name"] == name
-  )
+  return next(p for name in ONE_BY_ONE for p in of_model if p.decoder["name"] == name)
+
+
+def reference(points: Sequence[Point], model: str) -> Value:
+  """Accuracy of `reference_point`."""
+  return reference_point(points, model).values["accuracy"]
 
 
 def least_right(points: Sequence[Point], model: str) -> float:

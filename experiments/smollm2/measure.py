@@ -97,6 +97,7 @@ class Bench:
     for name, row in self._rows.items():
       text, numbers = results[name]
       own = numbers | {"seconds": round(numbers["seconds"], 5)} | diversity.repeats(text)._asdict()
+      own["text"] = text
       if row.settings["name"] in ("ar", *LOSSY):
         own["nats"] = round(self._judge.decoder.nll(prompt, judged, text), 4)
       if text != reference:

@@ -15,6 +15,7 @@ from typing import Any
 from sbdjax import bootstrap
 from sbdjax.data import files
 from sbdjax.errors import DataError
+from sbdjax.evals import diversity
 
 # Of a `Result`, kept for each prompt and method.
 FIELDS = ("valid", "nfe", "query_tokens", "drafted", "accepted", "seconds")
@@ -75,6 +76,8 @@ def point(name: str, lines: Sequence[dict[str, Any]], base: str = "AR") -> dict[
   if all("repeated" in line["runs"][name] for line in lines):  # since they are counted
     columns = of(name, "repeated", every), of(name, "ngrams", every)
     found["repetition"] = bootstrap.ratio_of_sums(*columns)._asdict()
+  if all("text" in line["runs"][name] for line in lines):
+    found["distinct_2"] = diversity.distinct(of(name, "text", every), 2)
   if "nats" in lines[0]["runs"][name]:
     nats = of(name, "nats", every)
     found["judge_nll"] = bootstrap.ratio_of_sums(nats, of(name, "valid", every))._asdict()

@@ -174,7 +174,8 @@ def text_of(line: dict[str, Any]) -> str:
 def main_table(lines: list[dict[str, Any]]) -> str:
   head = ("method", "tokens per forward", "query tokens per forward", "tokens/s", "x AR", "text")
   counted = all("repetition" in line for line in lines)
-  head = (*head, "judge NLL", *(["repeats"] if counted else []))
+  varied = all("distinct_2" in line for line in lines)
+  head = (*head, "judge NLL", *["repeats"] * counted, *["distinct-2"] * varied)
   rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
   for line in lines:
     row, each = line["kinds"]["all"], line["each"]
@@ -190,6 +191,7 @@ def main_table(lines: list[dict[str, Any]]) -> str:
       text_of(line),
       interval(line["judge_nll"], 3) if "judge_nll" in line else "",
       *([interval(line["repetition"], 3)] if counted else []),
+      *([f"{line['distinct_2']:.3f}"] if varied else []),
     )
     rows.append("| " + " | ".join(cells) + " |")
   return "\n".join(rows) + "\n"

@@ -21,16 +21,21 @@ rm -f $OUT/split.jsonl
 $PY $OUT/split.py --human="$HUMAN" --mouse="$MOUSE" --therapeutic="$THERAPEUTIC" \
   --germlines="$GERMLINES" --out=$WORK/split --record=$OUT/split.jsonl
 
-$PY -m sbdjax train --config=preset:antibody_ssmd:cpu --workdir=runs/antibody_ssmd \
-  --config.init.checkpoint=$WORK/antiberty --config.data.path=$WORK/split/train.fasta \
-  --config.data.valid_path=$WORK/split/valid.fasta
-$PY experiments/curves.py --together --metrics=eval/draft_nelbo,eval/target_nelbo,train/draft_loss,train/target_loss \
-  --out=$OUT/losses.png --record=$OUT/losses.jsonl "causal block on AntiBERTy=runs/antibody_ssmd"
-
-$PY $OUT/likelihood.py --checkpoint=runs/antibody_ssmd --fasta=$WORK/split/therapeutic.fasta \
-  --length=119 --texts=24 --orders=1 --plans=16 --out=$OUT/likelihood.jsonl
-$PY $OUT/sample.py --checkpoint=runs/antibody_ssmd --germlines="$GERMLINES" \
-  --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 --steps=8 --rules=4:0.167,2:0.083 \
-  --out=$OUT/points.jsonl
+# Three trainings; records are told apart by their weights, those of seed 0 come first.
+curves=()
+for seed in 0 1 2; do
+  RUN=runs/antibody_ssmd_$seed
+  $PY -m sbdjax train --config=preset:antibody_ssmd:cpu --workdir=$RUN --config.train.seed=$seed \
+    --config.init.checkpoint=$WORK/antiberty --config.data.path=$WORK/split/train.fasta \
+    --config.data.valid_path=$WORK/split/valid.fasta
+  curves+=("causal block on AntiBERTy=$RUN")
+  $PY $OUT/likelihood.py --checkpoint=$RUN --fasta=$WORK/split/therapeutic.fasta \
+    --length=119 --texts=24 --orders=1 --plans=16 --out=$OUT/likelihood.jsonl
+  $PY $OUT/sample.py --checkpoint=$RUN --germlines="$GERMLINES" \
+    --fasta $WORK/split/therapeutic.fasta $WORK/split/test.fasta --length=119 --samples=64 --steps=8 --rules=4:0.167,2:0.083 \
+    --out=$OUT/points.jsonl
+done
+$PY experiments/seed_curves.py --together --metrics=eval/draft_nelbo,eval/target_nelbo,train/draft_loss,train/target_loss \
+  --out=$OUT/losses.png --record=$OUT/losses.jsonl "${curves[@]}"
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_antibody/samples.png

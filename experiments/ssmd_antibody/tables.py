@@ -11,13 +11,14 @@ import functools
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
-from sbdjax.evals import equal_quality, markdown
+from sbdjax.evals import equal_quality, markdown, seed_runs
 from sbdjax.evals.equal_quality import ByText
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -57,11 +58,22 @@ def curve_of(x: dict[str, Any]) -> tuple[str, str]:
 
 
 @functools.cache
-def held_out() -> dict[tuple[str, str], dict[str, ByText]]:
+def weights() -> list[int]:
+  """Checksums of the weights of every training, that of seed 0 first."""
+  return list(dict.fromkeys(x["weights_crc32"] for x in lines("likelihood.jsonl")))
+
+
+def seeds() -> range:
+  """Numbers of the trainings."""
+  return range(len(weights()))
+
+
+@functools.cache
+def held_out(seed: int = 0) -> dict[tuple[str, str], dict[str, ByText]]:
   """Curve -> setting -> held-out chains, by ascending cost: blocks run, in forwards of the trunk."""
   cost, log_prob = collections.defaultdict(list), collections.defaultdict(list)
   found: dict[tuple[str, str], dict[str, ByText]] = collections.defaultdict(dict)
-  records = lines("likelihood.jsonl")
+  records = [x for x in lines("likelihood.jsonl") if x["weights_crc32"] == weights()[seed]]
   for x in records:
     trunk, head = x["blocks"]
     for s in x["samplers"]:
@@ -86,13 +98,13 @@ def nats(x: ByText) -> Interval:
 
 
 def limit() -> ByText:
-  """The trunk alone, one token per forward."""
+  """The trunk alone, one token per forward; the trunk is the same in all trainings."""
   return held_out()["mdm", LIMIT][LIMIT]
 
 
-def trained() -> ByText:
+def trained(seed: int = 0) -> ByText:
   """With the block, one token a pass: it drafts nothing, so what it gains it has from training."""
-  return held_out()["ssmd", "constant"][LIMIT]
+  return held_out(seed)["ssmd", "constant"][LIMIT]
 
 
 def gain(x: ByText, than: ByText | None = None) -> Interval:
@@ -101,35 +113,76 @@ def gain(x: ByText, than: ByText | None = None) -> Interval:
   return bootstrap.ratio_of_sums(list(over), x.under)
 
 
-def alone_in(noise: str, raised: bool) -> list[ByText]:
-  """The trunk's curve; `raised` by what training gives (`trained`), chain by chain, as if it had learned as much."""
-  gained = np.subtract(trained().over, limit().over) if raised else 0.0
+def alone_in(noise: str, raised_by: int | None = None) -> list[ByText]:
+  """The trunk's curve; raised, chain by chain, by what the training of that seed gives, as if it had learned as much."""
+  gained = 0.0 if raised_by is None else np.subtract(trained(raised_by).over, limit().over)
   points = held_out()["mdm", noise].values()
   return [x._replace(over=list(np.add(x.over, gained))) for x in points]
 
 
-def least(x: ByText, noise: str, raised: bool = False) -> Interval:
+def least(x: ByText, noise: str, raised_by: int | None = None) -> Interval:
   """What the trunk alone costs at least at the likelihood of `x` / what `x` costs; paired."""
-  return equal_quality.least_interval(x, alone_in(noise, raised), same_texts=True)
+  return equal_quality.least_interval(x, alone_in(noise, raised_by), same_texts=True)
 
 
-def shown(x: ByText, noise: str, raised: bool = False) -> str:
-  """`least` as `1.23 [1.10, 1.40]`; what is a bound alone, since the trunk is never as good, is said."""
-  is_bound = x.at[1] > max(y.at[1] for y in alone_in(noise, raised))
-  return ("more than " if is_bound else "") + least(x, noise, raised).shown(1)
+def is_bound(x: ByText, noise: str, raised_by: int | None = None) -> bool:
+  """Whether `least` is a bound alone, since the trunk is never as good."""
+  return x.at[1] > max(y.at[1] for y in alone_in(noise, raised_by))
 
 
-def speculative() -> dict[tuple[str, str], ByText]:
+def shown(x: ByText, noise: str, raised_by: int | None = None) -> str:
+  """`least` as `1.23 [1.10, 1.40]`; what is a bound alone is said."""
+  more = "more than " if is_bound(x, noise, raised_by) else ""
+  return more + least(x, noise, raised_by).shown(1)
+
+
+def speculative(seed: int = 0) -> dict[tuple[str, str], ByText]:
   """(schedule of windows, setting) -> chains under self-speculation, by ascending cost."""
-  found = {(w, s): x for w in NOISES for s, x in held_out()["ssmd", w].items()}
+  found = {(w, s): x for w in NOISES for s, x in held_out(seed)["ssmd", w].items()}
   return dict(sorted(found.items(), key=lambda kv: kv[1].at[0]))
 
 
-def passed(raised: bool = False) -> tuple[int, int]:
-  """Settings whose ratio, or its bound, is at least 1.5 with the interval above 1 for both schedules; and all."""
-  ratios = lambda x: [least(x, noise, raised) for noise in NOISES]
-  good = [all(r.value >= 1.5 and r.low > 1 for r in ratios(x)) for x in speculative().values()]
-  return sum(good), len(good)
+@functools.cache
+def passed(seed: int = 0, raised: bool = False) -> int:
+  """Settings whose ratio, or its bound, is at least 1.5 with the interval above 1 for both schedules."""
+  by = seed if raised else None
+  ratios = lambda x: [least(x, noise, by) for noise in NOISES]
+  return sum(
+    all(r.value >= 1.5 and r.low > 1 for r in ratios(x)) for x in speculative(seed).values()
+  )
+
+
+def of_seeds() -> str:
+  """The settings with every training: means of the seeds, the least and the most."""
+  rows = []
+  for window, setting in speculative():
+    every = [speculative(seed)[window, setting] for seed in seeds()]
+    mean = lambda value, digits, of=every: bootstrap.spread([value(x) for x in of]).shown(digits)
+    raised = [least(x, "cosine", seed).value for seed, x in enumerate(every)]
+    at_least = any(is_bound(x, "cosine") for x in every)
+    cosine = mean(lambda x: least(x, "cosine").value, 1)
+    rows.append(
+      (
+        f"{window}: {setting}",
+        mean(lambda x: x.at[0], 1),
+        mean(lambda x: -x.at[1], 3),
+        mean(lambda x: gain(x).value, 3),
+        ("at least " if at_least else "") + cosine,
+        bootstrap.spread(raised).shown(1),
+      )
+    )
+  head = (
+    "windows of the block", "cost", "nats per residue", "likelier than the trunk at its best",
+    "trunk's cost / its own", "the trunk raised",
+  )  # fmt: skip
+  return markdown.table(head, rows)
+
+
+def mean_gain() -> tuple[float, ...]:
+  """What training gives: `gain` of one token a pass; mean, least and most of the seeds."""
+  return tuple(
+    x for x in bootstrap.spread([gain(trained(s)).value for s in seeds()]) if x is not None
+  )
 
 
 def comparison() -> str:
@@ -143,7 +196,7 @@ def comparison() -> str:
         nats(x).shown(3),
         gain(x).shown(3),
         *(shown(x, noise) for noise in NOISES),
-        shown(x, "cosine", raised=True),
+        shown(x, "cosine", raised_by=0),
       )
     )
   x = trained()
@@ -168,16 +221,20 @@ def alone() -> str:
 
 
 def sampled() -> list[dict[str, Any]]:
-  """Records of samples, with their `cost` and `curve`; then by cost."""
+  """Records of samples, with their `cost`, `curve` and `seed`; then by these."""
   found = []
   for x in lines("points.jsonl"):
     if "decoder" not in x["settings"]:
       continue
     decoder, (trunk, head) = x["settings"]["decoder"], x["settings"]["blocks"]
     scale = (trunk + head) / trunk if decoder["name"] == "ssmd" else 1.0
+    seed = weights().index(x["settings"]["weights_crc32"])
+    if decoder["name"] == "mdm" and seed:
+      continue  # the trunk is the same in all trainings, and so are its samples
     about = {**decoder, "decoder": decoder["name"]}
-    found.append(x | {"cost": scale * x["nfe"], "curve": curve_of(about), "about": about})
-  return sorted(found, key=lambda x: (list(CURVES).index(x["curve"]), x["cost"]))
+    more = {"cost": scale * x["nfe"], "curve": curve_of(about), "about": about, "seed": seed}
+    found.append(x | more)
+  return sorted(found, key=lambda x: (list(CURVES).index(x["curve"]), x["seed"], x["cost"]))
 
 
 def natural() -> list[dict[str, Any]]:
@@ -193,11 +250,13 @@ def share(x: dict[str, Any], field: str) -> Interval:
 
 def samples() -> str:
   """All samples, after held-out chains of the same length."""
-  rows = [(x["name"], None, None, *_said_of(x)) for x in natural()]
+  rows = [(x["name"], None, None, None, *_said_of(x)) for x in natural()]
   for x in sampled():
-    rows.append((CURVES[x["curve"]], setting_of(x["about"]), f"{x['cost']:.1f}", *_said_of(x)))
+    seed = x["seed"] if x["curve"][0] == "ssmd" else None
+    at = setting_of(x["about"])
+    rows.append((CURVES[x["curve"]], at, seed, f"{x['cost']:.1f}", *_said_of(x)))
   head = (
-    "chains", "setting", "cost", "whole domains", "germline identity", "heavy", "V genes", "of",
+    "chains", "setting", "seed", "cost", "whole domains", "germline identity", "heavy", "V genes", "of",
   )  # fmt: skip
   return markdown.table(head, rows)
 
@@ -207,9 +266,11 @@ def _said_of(x: dict[str, Any]) -> tuple[str, str, str, int, int]:
   return *shares, f"{x['heavy']:.2f}", x["genes"], len(x["each"]["valid"])
 
 
-def loss(kind: str) -> float:
-  """The last bound on validation chains of `draft` or `target`, nats per residue."""
-  return [x["value"] for x in lines("losses.jsonl") if x["metric"] == f"eval/{kind}_nelbo"][-1]
+def loss(kind: str) -> tuple[float, ...]:
+  """The last bound on validation chains of `draft` or `target`, nats per residue: mean, least and most of the seeds."""
+  runs = lines("losses.jsonl")
+  found = seed_runs.mean(runs, runs[0]["run"], f"eval/{kind}_nelbo")
+  return tuple(x for x in found or () if x is not None)
 
 
 def split() -> str:
@@ -221,15 +282,32 @@ def split() -> str:
 
 def measured() -> tuple[int, int, int]:
   """Held-out chains, orders and plans of each."""
-  first, *_ = found = lines("likelihood.jsonl")
+  first, *_ = found = [x for x in lines("likelihood.jsonl") if x["weights_crc32"] == weights()[0]]
   orders = sum(x["orders"] for x in found if x["chain"] == first["chain"])
   return len({x["chain"] for x in found}), orders, orders * first["plans_per_order"]
 
 
+def settings(counts: Sequence[int]) -> str:
+  """So many of all settings with each training, in words."""
+  of = f"of {len(speculative())} settings"
+  if len(set(counts)) == 1:
+    return f"{counts[0]} {of}"
+  return f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} {of}"
+
+
+def settings_passed(raised: bool = False) -> str:
+  """How many settings reach the aim with each training, in words."""
+  return settings([passed(seed, raised) for seed in seeds()])
+
+
 def findings() -> str:
   """What the tables say, in words."""
-  x, (above, count), (still, _) = speculative()[CHEAPEST], passed(), passed(raised=True)
-  never = sum(y.at[1] > limit().at[1] for y in speculative().values())
+  x, reached = speculative()[CHEAPEST], all(map(passed, seeds()))
+  cheapest = [speculative(seed)[CHEAPEST] for seed in seeds()]
+  never = [sum(y.at[1] > limit().at[1] for y in speculative(s).values()) for s in seeds()]
+  spread = lambda values, digits: bootstrap.spread(list(values)).shown(digits)
+  kept = spread((gain(trained(s), y).value for s, y in enumerate(cheapest)), 3)
+  raised = spread((least(y, "cosine", s).value for s, y in enumerate(cheapest)), 1)
   groups = [[y for y in sampled() if y["curve"][0] == kind] for kind in ("ssmd", "mdm")]
   ends = lambda field: [
     "{:.2f} to {:.2f}".format(*(pick(y[field] for y in g) for pick in (min, max))) for g in groups
@@ -237,16 +315,17 @@ def findings() -> str:
   valid, identity = ends("valid"), ends("identity")
   return "\n".join(
     (
-      f"* At the likelihood of the paper's cheapest setting ({CHEAPEST[1]}; {nats(x).shown(3)} nats per residue at a cost of "
+      f"* At the likelihood of the paper's cheapest setting ({CHEAPEST[1]}; seed 0: {nats(x).shown(3)} nats per residue at a cost of "
       f"{x.at[0]:.1f}) the trunk alone costs {shown(x, 'cosine')} times as much with cosine steps, {shown(x, 'linear')} with "
-      f"linear ones. **The aim, 1.5 with the interval above 1, is {'reached' if above else 'missed'}**, in {above} of {count} settings.",
-      f"* In {never} of {count} settings these are lower bounds: the trunk alone never has that likelihood. Its best, one "
+      f"linear ones; with three seeds at least {spread((least(y, 'cosine').value for y in cheapest), 1)} times (mean, [least, most]). "
+      f"**The aim, 1.5 with the interval above 1, is {'reached' if reached else 'missed'}** with every seed, in {settings_passed()}.",
+      f"* In {settings(never)} these are lower bounds: the trunk alone never has that likelihood. Its best, one "
       f"token per forward, is {nats(limit()).shown(3)}.",
-      f"* **The gap in likelihood is training, not speculation**: with the block and one token a pass, where nothing is drafted "
-      f"(cost {trained().at[0]:.1f}), chains are likelier than under the trunk at its best by {gain(trained()).shown(3)} nats. "
-      f"Speculation makes it cheap: at a cost of {x.at[0]:.1f} all but {gain(trained(), x).shown(3)} nats are kept. Were the trunk raised by as "
-      f"much, it would cost {shown(x, 'cosine', raised=True)} times as much there, and {still} of {count} settings keep the aim.",
-      f"* Samples are whole domains in {valid[0]} of the cases with the block, {valid[1]} with the trunk alone; identity "
+      "* **The gap in likelihood is training, not speculation**: with the block and one token a pass, where nothing is drafted "
+      f"(cost {trained().at[0]:.1f}), chains are likelier than under the trunk at its best by {spread((gain(trained(s)).value for s in seeds()), 3)} nats. "
+      f"Speculation makes it cheap: at a cost of {spread((y.at[0] for y in cheapest), 1)} all but {kept} nats are kept. Were the trunk raised by as "
+      f"much, it would cost {raised} times as much there, and {settings_passed(raised=True)} keep the aim.",
+      f"* Samples are whole domains in {valid[0]} of the cases with the block (three seeds), {valid[1]} with the trunk alone; identity "
       f"with the nearest germline gene is {identity[0]} and {identity[1]}.",
     )
   )
@@ -254,11 +333,14 @@ def findings() -> str:
 
 def in_short() -> str:
   """A sentence for the page of all results."""
-  x, (still, count) = speculative()[CHEAPEST], passed(raised=True)
+  every = [speculative(seed)[CHEAPEST] for seed in seeds()]
+  spread = lambda values: bootstrap.spread(list(values)).shown(1)
   return (
-    "a causal block on frozen AntiBERTy, therapeutic heavy chains held out: at the likelihood of the paper's cheapest setting the "
-    f"trunk alone costs {shown(x, 'cosine')} times as much; **the gap in likelihood is training**: were the trunk as good as the trained "
-    f"block with one token a pass, it would cost {shown(x, 'cosine', raised=True)} times as much, and {still} of {count} settings reach 1.5"
+    "a causal block on frozen AntiBERTy, three seeds, therapeutic heavy chains held out: at the likelihood of the paper's cheapest setting the "
+    f"trunk alone costs at least {spread(least(x, 'cosine').value for x in every)} times as much; **the gap in likelihood is training**: were the trunk "
+    "as good as the trained block with one token a pass, it would cost "
+    f"{spread(least(x, 'cosine', seed).value for seed, x in enumerate(every))} times as much, and {settings_passed(raised=True)} reach 1.5 "
+    "(means of three seeds, [least, most])"
   )
 
 
@@ -274,7 +356,7 @@ def draw(path: pathlib.Path) -> None:
         points = [x.at for s, x in held_out()[name].items() if ("∞" in s) == all_at_once]
         how = {**style, "linestyle": "none"} if all_at_once else style | {"label": label}
         first.errorbar([x for x, _ in points], [-y for _, y in points], **how)
-      group = [x for x in sampled() if x["curve"] == name]
+      group = [x for x in sampled() if (x["curve"], x["seed"]) == (name, 0)]
       for axes, field in zip(others, ("valid", "identity"), strict=True):
         found = [share(x, field) for x in group]
         bars = [[x.value - x.low for x in found], [x.high - x.value for x in found]]

@@ -46,6 +46,10 @@ def test_a_method_is_summed_over_prompts_and_over_each_kind(script):
   assert y["speed_over_ar"]["value"] == pytest.approx((20 / 4) / (30 / 6)) and y["prompts"] == 1
   assert (found["texts_that_differ"], found["by_ties"]) == (1, 1)
   assert found["largest_gap"] == 2e-4 and found["each"]["seconds"] == [1.0, 4.0]
+  assert "distinct_2" not in found  # texts were not kept
+  for line_, text in zip(lines, ([1, 2, 1, 2], [1, 2, 3]), strict=True):
+    line_["runs"]["other"]["text"] = text
+  assert points.point("other", lines)["distinct_2"] == 3 / 5
 
 
 def test_measurements_of_other_settings_are_refused(script, tmp_path):
