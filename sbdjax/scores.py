@@ -55,7 +55,7 @@ def score(
 
   A next-token model scores every token but the first (the bos, where the vocabulary has one).
   For masked diffusion it is the any-order bound (MD4; Zheng et al. 2024), with one random number of
-  masks per sample, of a block-causal model per block (`sbdjax.likelihood.masked`); of a
+  masks per sample, of a block-causal model per block, its first token given (`sbdjax.likelihood.masked`); of a
   self-speculative model, that of its drafts (its own likelihood is in `sbdjax.likelihood.ssmd`).
 
   Args:
@@ -94,10 +94,12 @@ def score(
 
 
 def _score(bound: masked.Bound, params: Any, row: Sequence[int], samples: int, seed: int) -> Score:
-  if not len(row):
-    raise UsageError("a text to score is empty")
+  if len(row) <= bound.given:
+    few = "is empty" if not row else "has fewer than two tokens: nothing follows the first one"
+    raise UsageError(f"a text to score {few}")
   tokens = np.zeros((1, bound.width(len(row))), np.int32)
   tokens[0, : len(row)] = row
   keys, length = jax.random.key(seed)[None], np.array([len(row)], np.int32)
-  log_p = bound(params, tokens, keys, samples, None, length)
-  return Score(-float(np.mean(jax.device_get(log_p))), len(row), bound.name, samples, seed)
+  given = np.arange(tokens.shape[1]) < bound.given
+  nats = -float(np.mean(jax.device_get(bound(params, tokens, keys, samples, given, length))))
+  return Score(nats, len(row) - bound.given, bound.name, samples, seed)

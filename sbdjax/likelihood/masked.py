@@ -56,6 +56,11 @@ class Bound:
     within = "" if self.block_size is None else f" within blocks of {self.block_size}"
     return "any-order bound" + within
 
+  @property
+  def given(self) -> int:
+    """Tokens at a text's start that are conditions: block diffusion is never trained to say the first one."""
+    return int(self.block_size is not None)
+
   def width(self, tokens: int) -> int:
     """Columns of a row for a text of so many tokens: whole blocks."""
     return tokens if self.block_size is None else -(-tokens // self.block_size) * self.block_size

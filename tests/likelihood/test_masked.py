@@ -6,12 +6,15 @@ import jax
 import numpy as np
 import pytest
 
+import sbdjax
 from sbdjax import decode
 from sbdjax.decode.base import Limits
 from sbdjax.decode.diffusion.blocks import Blocks
 from sbdjax.decode.diffusion.network import Forwarding
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import UsageError
+from sbdjax.interop.pretrained import Pretrained
+from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.likelihood import masked
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
@@ -99,6 +102,18 @@ def test_the_decoder_draws_from_what_is_scored():
       block[at] = int(log_p[at].argmax())
     text[first:] = block
   assert list(result.tokens) == text[4:9]
+
+
+def test_score_gives_the_first_token_of_block_diffusion():
+  how = GenerationDefaults((), MASK, attention="block_causal", block_size=1)
+  model = Pretrained(LM, PARAMS, None, how)
+  (found,) = sbdjax.score(model, [TEXT], samples=3)
+  exact = [log_probs([*TEXT[:i], MASK], 1, False)[i, token] for i, token in enumerate(TEXT)]
+  assert found.nats == pytest.approx(-sum(exact[1:]), rel=1e-5)
+  assert (found.tokens, found.estimator) == (7, "any-order bound within blocks of 1")
+  for text, message in (([], "empty"), ([3], "fewer than two tokens")):
+    with pytest.raises(UsageError, match=message):
+      sbdjax.score(model, [text])
 
 
 def test_what_has_no_bound():

@@ -37,9 +37,8 @@ class BoundScorer:
   Attributes:
     estimator: with its samples and seed.
     max_tokens: of a context and its continuation; what is longer loses its beginning.
+    needs_context: a whole text is scored after the bos token, as by next-token models.
   """
-
-  needs_context = False
 
   def __init__(
     self,
@@ -49,6 +48,7 @@ class BoundScorer:
     max_tokens: int,
     width: Callable[[int], int],
     rows: int,
+    needs_context: bool = False,
   ):
     """For one model.
 
@@ -57,8 +57,10 @@ class BoundScorer:
       estimator: what `bound` is.
       width: tokens of a text -> columns of its row.
       rows: of a forward.
+      needs_context: see the attribute.
     """
     self.estimator, self.max_tokens = estimator, max_tokens
+    self.needs_context = needs_context
     self._bound, self._params = jax.jit(bound), params
     self._width, self._rows = width, rows
 
@@ -119,7 +121,7 @@ def masked_diffusion(
 
   width = lambda tokens: bound.width(sizes.text(tokens, context=longest))
   estimator = Estimator(bound.name, samples, seed)
-  return BoundScorer(run, params, estimator, longest, width, rows)
+  return BoundScorer(run, params, estimator, longest, width, rows, bound.given > 0)
 
 
 def self_speculative(
