@@ -175,15 +175,16 @@ def beside() -> list[dict[str, Any]]:
 def beside_transformers() -> str:
   """Our log-likelihoods of choices and metrics beside those of `transformers`."""
   rows = [
-    "| task | items | choices | largest difference, nats | same choice | metric | here [95 % interval] | transformers |",
+    "| task | items | texts scored | largest difference, nats | same choice | metric | here [95 % interval] | transformers |",
     "|---|---|---|---|---|---|---|---|",
   ]
   for record in beside():
-    for metric in ("acc", "acc_norm"):
+    for metric in (name for name in record["ours"] if name != "acc_bytes"):
       ours, theirs = (
         shown(metric, Interval(*record[name][metric])) for name in ("ours", "transformers")
       )
-      same = f"{record['same_answers']} of {record['items']}"
+      one_each = record["choices"] == record["items"]
+      same = "" if one_each else f"{record['same_answers']} of {record['items']}"
       rows.append(
         f"| {record['task']} | {record['items']} | {record['choices']} | {record['largest_difference']:.1e} "
         f"| {same} | {metric} | {ours} | {theirs} |"
@@ -191,9 +192,10 @@ def beside_transformers() -> str:
   return "\n".join(rows) + "\n"
 
 
-def largest_difference() -> float:
-  """Nats, over all choices of all tasks."""
-  return max(record["largest_difference"] for record in beside())
+def largest_difference(*tasks: str) -> float:
+  """Nats, over all texts that were scored; of these tasks, or of all but WikiText's whole articles."""
+  found = {record["task"]: record["largest_difference"] for record in beside()}
+  return max(x for task, x in found.items() if (task in tasks if tasks else task != "wikitext"))
 
 
 def in_short() -> str:
