@@ -273,6 +273,14 @@ def loss(kind: str) -> tuple[float, ...]:
   return tuple(x for x in found or () if x is not None)
 
 
+def target_below() -> tuple[float, ...]:
+  """The last bound of drafts less that of targets of the same seed: mean, least and most."""
+  runs = lines("losses.jsonl")
+  last = [seed_runs.last(runs, runs[0]["run"], f"eval/{x}_nelbo") for x in ("draft", "target")]
+  found = bootstrap.spread([last[0][seed] - last[1][seed] for seed in last[0]])
+  return tuple(x for x in found if x is not None)
+
+
 def split() -> str:
   """The parts of the data."""
   fields = ("part", "chains", "human_chains", "mouse_chains", "clusters")
