@@ -19,11 +19,11 @@ $PY $OUT/tables.py $OUT/smollm2_135m.jsonl
 $PY $OUT/tables.py $OUT/smollm2_135m_wikitext.jsonl
 
 # The same requests by `transformers` on the same weights (extra `parity`).
-OURS="$PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data=$DATA --dtype=float32 --limit=60"
+OURS="$PY -m sbdjax evaluate --checkpoint=$CHECKPOINT --data=$DATA --dtype=float32"
 $OURS --tasks=hellaswag,arc_easy,piqa,arc_challenge,winogrande,boolq,commonsense_qa,lambada_openai,mmlu,mmlu_continuation \
-  --offset=500 --out=runs/ours.jsonl
-$OURS --tasks=openbookqa --offset=300 --out=runs/ours_openbookqa.jsonl
-$OURS --tasks=wikitext --max_length=2048 --out=runs/ours_wikitext.jsonl
+  --offset=500 --limit=60 --out=runs/ours.jsonl
+$OURS --tasks=openbookqa --offset=300 --limit=60 --out=runs/ours_openbookqa.jsonl
+$OURS --tasks=wikitext --limit=8 --max_length=2048 --out=runs/ours_wikitext.jsonl
 $PY $OUT/beside_transformers.py runs/ours.jsonl runs/ours_openbookqa.jsonl runs/ours_wikitext.jsonl --data="$DATA" \
   --out=$OUT/beside_transformers.jsonl
 
