@@ -15,8 +15,8 @@ from sbdjax import in_use
 from sbdjax.decode.generate import check_prompt
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
+from sbdjax.evals.scoring import masked
 from sbdjax.interop.pretrained import Pretrained
-from sbdjax.likelihood import masked
 from sbdjax.sigma_lm import SigmaLM
 
 
@@ -55,7 +55,7 @@ def score(
 
   A next-token model scores every token but the first (the bos, where the vocabulary has one).
   For masked diffusion it is the any-order bound (MD4; Zheng et al. 2024), with one random number of
-  masks per sample, of a block-causal model per block, its first token given (`sbdjax.likelihood.masked`); of a
+  masks per sample, of a block-causal model per block, its first token given (`sbdjax.evals.scoring.masked`); of a
   self-speculative model, that of its drafts (its own likelihood is in `sbdjax.likelihood.ssmd`).
 
   Args:

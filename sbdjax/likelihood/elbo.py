@@ -158,7 +158,7 @@ def any_order(
 
   Args:
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
-      `decode.any_order.mdm.predictor` and `likelihood.masked`.
+      `decode.any_order.mdm.predictor` and `evals.scoring.masked`.
     keys_B: one key a text.
     given_L: bool [L], or [B, L] for each text: places that are known beforehand: never masked, and
       not counted among the D.

@@ -9,11 +9,11 @@ import pytest
 from sbdjax.decode.any_order.mdm import predictor
 from sbdjax.errors import UsageError
 from sbdjax.evals.scoring import bounds, packing
+from sbdjax.evals.scoring import masked as masked_bounds
 from sbdjax.evals.scoring.base import Estimator
 from sbdjax.evals.scoring.causal import CausalScorer
 from sbdjax.evals.scoring.requests import TokenRequest, encode_pair, windows
 from sbdjax.likelihood import elbo
-from sbdjax.likelihood import masked as masked_bounds
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from tests import models

@@ -1,7 +1,7 @@
 """Bounds on the log-likelihood of models that are not autoregressive, given the context.
 
 Masked diffusion, with full or block-causal attention: the any-order bound of the continuation's
-tokens, the context never masked (`likelihood.masked`; LLaDA, Nie et al. 2025, scores options in this
+tokens, the context never masked (`evals.scoring.masked`; LLaDA, Nie et al. 2025, scores options in this
 way). Self-speculative models: the mean over random orders of the exact log p(continuation | context, order) of Algorithm 2
 (`likelihood.elbo.over_orders`), which costs a forward of all blocks for every token of the text.
 
@@ -22,9 +22,10 @@ import numpy as np
 from sbdjax.decode import sizes
 from sbdjax.decode.any_order.windows import FullWindow
 from sbdjax.errors import UsageError
+from sbdjax.evals.scoring import masked
 from sbdjax.evals.scoring.base import Estimator, Scored
 from sbdjax.evals.scoring.requests import TokenRequest
-from sbdjax.likelihood import elbo, masked
+from sbdjax.likelihood import elbo
 from sbdjax.sigma_lm import SigmaLM
 
 # (params, tokens_BxL, keys_B, given_BxL, length_B) -> float32 [B, samples] nats.

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import jax
 
 from sbdjax.data.tokenizers import Tokenizer
-from sbdjax.evals.scoring import bounds
+from sbdjax.evals.scoring import bounds, masked
 from sbdjax.evals.scoring.base import Scored, Scorer
 from sbdjax.evals.scoring.causal import CausalScorer
 from sbdjax.evals.scoring.requests import encode_pair, prefix, windows
 from sbdjax.evals.tasks.task import Request
 from sbdjax.interop.pretrained import Pretrained
-from sbdjax.likelihood import masked
 from sbdjax.sigma_lm import SigmaLM
 
 # Rows of a forward where the user does not say: as many tokens as a device needs to be busy.

@@ -13,9 +13,9 @@ from sbdjax.decode.diffusion.blocks import Blocks
 from sbdjax.decode.diffusion.network import Forwarding
 from sbdjax.decode.generate import Decoder
 from sbdjax.errors import UsageError
+from sbdjax.evals.scoring import masked
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
-from sbdjax.likelihood import masked
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
 from tests import models
