@@ -21,6 +21,8 @@ LOSSLESS, LOSSY, OTHERS = figures.COLOURS[0], figures.COLOURS[1], figures.GREY
 GROWING = "n-gram look-up of 1 to 15"
 # The fastest method with the drafting adapter.
 _ADAPTER = "verified, alternating, blocks of 3 + n-grams of 2"
+# The run with most prompts, of the fastest methods alone.
+_FASTEST = "fastest.jsonl"
 _NAMES = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
 
 
@@ -49,6 +51,16 @@ def looked_up_runs() -> str:
   return main_table(lines_of("ngrams.jsonl"))
 
 
+def fastest_runs() -> str:
+  """The fastest lossless methods on twice as many prompts, in a run of their own."""
+  return main_table(lines_of(_FASTEST))
+
+
+def fastest_kinds() -> str:
+  """x AR of every kind of prompt, in that run."""
+  return kinds_table(lines_of(_FASTEST))
+
+
 def stories() -> str:
   """Methods on stories260K-sbd."""
   return main_table(lines_of("points_stories260k.jsonl"))
@@ -74,9 +86,9 @@ def ablation() -> str:
   return "\n".join(rows) + "\n"
 
 
-def growing(kind: str = "all") -> tuple[float, float, float]:
+def growing(kind: str = "all", file: str = _FASTEST) -> tuple[float, float, float]:
   """`speed` of drafts that grow with what the text repeats."""
-  return speed(GROWING, kind)
+  return speed(GROWING, kind, file)
 
 
 def tuned_tried() -> tuple[int, int]:
@@ -104,9 +116,9 @@ def earlier() -> tuple[float, float, float]:
   return speed("n-gram look-up of 2", file="earlier.jsonl")
 
 
-def with_adapter() -> tuple[float, float, float]:
+def with_adapter(file: str = _FASTEST) -> tuple[float, float, float]:
   """`speed` of the fastest method with the drafting adapter."""
-  return speed(_ADAPTER)
+  return speed(_ADAPTER, file=file)
 
 
 def fastest_transformers() -> dict[str, Any]:
