@@ -127,9 +127,9 @@ def chat_model_in_short() -> str:
   """What the picture of the front page shows, in a sentence."""
   shown = lambda found: bootstrap.Interval(*found).shown()
   return (
-    "SmolLM2-135M-Instruct writes the text of AR (next-token) decoding on two CPU cores "
-    f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams (aim: 1.5), "
-    f"{shown(smollm2.with_adapter())} with a drafting adapter; `transformers` is {shown(smollm2.transformers())} times as fast."
+    "SmolLM2-135M-Instruct writes its AR (next-token) text on two CPU cores "
+    f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams ({smollm2.prompts(smollm2.FASTEST)} prompts; aim: 1.5); "
+    f"in the pictured run ({smollm2.prompts()} prompts) {shown(smollm2.with_adapter())} with a drafting adapter, `transformers` {shown(smollm2.transformers())}."
   )
 
 
@@ -149,7 +149,7 @@ def losses_in_short() -> str:
       f"{one.by_the_clock('jacobi_frozen/round1', 'jacobi', 'jacobi_window').shown()}, "
       f"FreeDave {one.by_the_clock('block_diffusion', 'freedave').shown()}.",
       f"* On stories CLLM\\*, our consistency distillation, has {cllm} tokens per forward, Jacobi Forcing {forced}; its judge NLL is "
-      f"{markdown.percent(above)} above. "
+      f"{one.as_percent(above)} higher. "
       f"On exercises both lose right answers: {before} before, {clean} after CLLM\\*, {forcing} after Jacobi Forcing.",
       "* Self-speculation can lose: without the output residual masked diffusion reaches the same likelihood with "
       f"{stories.without_residual()} times the forwards (one seed); on proteins the trunk alone does with {protein.cheapest()} times (three seeds).",

@@ -9,10 +9,10 @@ own run holds.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
@@ -24,8 +24,7 @@ Trained = tuple[dict, dict, dict]
 Number = tuple[Callable[[dict, dict, dict], Interval], Callable[[Interval], str]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
   """Two trainings that are compared.
 
   Attributes:
