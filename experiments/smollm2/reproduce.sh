@@ -67,6 +67,6 @@ $PY $OUT/measure.py --prompts="$SPEC_BENCH" --table="$TABLE" --raw=runs/ngrams_r
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --table="$TABLE" --per_kind=40 --methods="n-gram look-up of 1 to 15" \
   --raw=runs/fastest_raw.jsonl --out=$OUT/fastest.jsonl
 $PY $OUT/tables.py $OUT/points.jsonl --places=$OUT/places.jsonl --picture=$OUT/speed.png
-$PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=120 --longest=128 --transformers \
+$PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=240 --longest=128 --transformers \
   --raw=runs/stories_raw.jsonl --out=$OUT/points_stories260k.jsonl
 $PY $OUT/tables.py $OUT/points_stories260k.jsonl
