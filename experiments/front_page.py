@@ -148,7 +148,7 @@ def losses_in_short() -> str:
       f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times the tokens/s of the NTP model's AR, Jacobi "
       f"{one.by_the_clock('jacobi_frozen/round1', 'jacobi', 'jacobi_window').shown()}, "
       f"FreeDave {one.by_the_clock('block_diffusion', 'freedave').shown()}.",
-      f"* On stories CLLM\\*, our consistency distillation, has {cllm} tokens per forward, Jacobi Forcing {forced}; its judge NLL is "
+      f"* On stories CLLM\\*, our consistency distillation, has {cllm} tokens per forward, Jacobi Forcing {forced}; CLLM\\*'s judge NLL is "
       f"{one.as_percent(above)} higher. "
       f"On exercises both lose right answers: {before} before, {clean} after CLLM\\*, {forcing} after Jacobi Forcing.",
       "* Self-speculation can lose: without the output residual masked diffusion reaches the same likelihood with "

@@ -1,6 +1,6 @@
 """What prompts of many calls begin with, run once: the solved examples of a benchmark, a system message.
 
-The same for answers: a prompt's keys and values are those of its tokens, whoever ran them. Methods
+Answers do not depend on it: a prompt's keys and values are those of its tokens, whoever ran them. Methods
 without an exact cache (`Method.cache_slots`) run all of every prompt.
 """
 

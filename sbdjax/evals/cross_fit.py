@@ -35,5 +35,10 @@ def cross_fitted(
     Two pairs, whose numbers are those of all texts; None where nothing will do on a half.
   """
   first, second = halves(count, seed)
-  found = [(choose(on), other) for on, other in ((first, second), (second, first))]
-  return None if any(chosen is None for chosen, _ in found) else found  # type: ignore[return-value]
+  found = []
+  for on, other in ((first, second), (second, first)):
+    chosen = choose(on)
+    if chosen is None:
+      return None
+    found.append((chosen, other))
+  return found

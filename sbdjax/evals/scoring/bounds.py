@@ -110,7 +110,11 @@ class BoundScorer:
 def masked_diffusion(
   bound: masked.Bound, params: Any, *, samples: int, seed: int, rows: int, max_tokens: int
 ) -> BoundScorer:
-  """The any-order bound of a masked-diffusion model; a text's last block has to fit in the context."""
+  """The any-order bound of a masked-diffusion model; a text's last block has to fit in the context.
+
+  Raises:
+    UsageError: a context without room for one block.
+  """
   longest = max_tokens // (bound.block_size or 1) * (bound.block_size or 1)
   if not longest:
     raise UsageError(
