@@ -94,7 +94,7 @@ def measure(case: Case, target: str) -> dict[str, Any]:
   if found is None:
     said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     return line | {"target": target, "devices": case.devices, "failed": said[-1][:500]}
-  return line | json.loads(found[0])
+  return json.loads(found[0]) | line
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from sbdjax.cli.trajectories import SECTIONS, CollectConfig
 from sbdjax.data import config as data_config
 from sbdjax.data.rows import padding_row
 from sbdjax.errors import UsageError
+from sbdjax.evals.record import provenance
 from sbdjax.lm import LM
 from sbdjax.losses.base import LossFn
 from sbdjax.settings import to_dataclass
@@ -83,6 +84,7 @@ def run(
   where: Target,
   devices: Sequence[Any],
   *,
+  name: str,
   as_json: bool,
 ) -> int:
   """Prints what a run needs of each device.
@@ -93,6 +95,7 @@ def run(
     lm: the model of the config.
     loss_fn: its loss.
     where, devices: from `train.topology.parse`, and what its `devices` gave.
+    name: of the config, as --config has it.
     as_json: one line of JSON instead of a table.
 
   Returns:
@@ -115,9 +118,8 @@ def run(
     distils=settings.loss.distils,
   )
   if as_json:
-    print(
-      plain_json.dumps(record(found, where) | {"parallel": dataclasses.asdict(settings.parallel)})
-    )
+    about = {"parallel": dataclasses.asdict(settings.parallel), "provenance": provenance()}
+    print(plain_json.dumps({"config": name} | record(found, where) | about))
   else:
     _print(found, where)
   return 0 if found.fits else 1

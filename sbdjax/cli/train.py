@@ -33,7 +33,7 @@ from sbdjax.train.settings import parse_settings, schema
 STOPPED = 143
 
 
-def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
+def _dry_run(name: str, config: ConfigDict, target: str, as_json: bool) -> int:
   where = topology.parse(target)
   # Programs for devices that are not here can be written to the cache but not read back.
   jax.config.update("jax_enable_compilation_cache", False)
@@ -42,7 +42,7 @@ def _dry_run(config: ConfigDict, target: str, as_json: bool) -> int:
   lm = shape_only(settings)
   settings = for_adapter(settings, lm)
   loss_fn = training_loss(settings, lm)
-  return dry_run.run(config, settings, lm, loss_fn, where, devices, as_json=as_json)
+  return dry_run.run(config, settings, lm, loss_fn, where, devices, name=name, as_json=as_json)
 
 
 def start(
@@ -101,7 +101,8 @@ def main(argv: list[str]) -> int:
   traced = None if args.profile is None else profile.parse(args.profile)
   if args.dry_run is not None:
     sections = _sections(rounds.read(args.config) is not None)
-    return _dry_run(load_config(args.config, overrides, sections), args.dry_run, args.json)
+    config = load_config(args.config, overrides, sections)
+    return _dry_run(args.config, config, args.dry_run, args.json)
   flags.join(args, stoppable=True)
   last = start(args.config, overrides, remote.workdir(args.workdir), traced)
   if last is None:
