@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -175,13 +176,14 @@ def main() -> int:
     worker(args.worker, args.folder)
     return 0
   recorded, compiled = read(args.out), []
+  command = {"command": shlex.join(["python", "experiments/kernels/aot.py", *sys.argv[1:]])}
   for target in args.targets.split(","):
     found = run(target, args.bundles)
     for line in found:
       if not args.accept and "skipped" not in line and key(line) in recorded:
         line["problems"] += regressions(line, recorded[key(line)])
     print("\n".join(map(show, found)), flush=True)
-    compiled += [line for line in found if "skipped" not in line]
+    compiled += [line | command for line in found if "skipped" not in line]
   failed = any(line["problems"] for line in compiled)
   new = {key(line): line for line in compiled if args.accept or key(line) not in recorded}
   if new and not failed:

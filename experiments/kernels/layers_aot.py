@@ -2,7 +2,7 @@
 
 Compiles a loop of cached forwards (logits and the write to the cache included), as decoding has it,
 for devices that are not here: with layers stacked and scanned, and with separate ones as
-`nn.prepare` makes them on a CPU, not transposed. Adds a line of JSON a program to layers_aot.jsonl.
+`nn.prepare` makes them on a CPU, not transposed. Adds a line of JSON per program to --out.
 A target whose compile-only client is not installed is skipped, as in aot.py.
 """
 
@@ -29,6 +29,7 @@ from jax.sharding import PartitionSpec as P
 
 from sbdjax import cache as kv_cache
 from sbdjax import masks
+from sbdjax.appending import append_line
 from sbdjax.bench import aot
 from sbdjax.bench.shapes import MODELS, shape
 from sbdjax.bench.timing import compile_for
@@ -124,7 +125,6 @@ def measure(name: str, width: int, form: str, device: Any) -> dict[str, Any]:
     "bytes_accessed": aot.bytes_accessed(program),  # the body of a loop is counted once
     "temporary_bytes": program.temporary_bytes,
     "code_bytes": program.call.memory_analysis().generated_code_size_in_bytes,
-    "compile_seconds": round(program.compile_seconds, 1),
     "layer_weight_bytes": sum(x.size * 2 for x in jax.tree.leaves(layers)),
   } | copied(program.call.as_text(), dims_of(layers[0]), LAYERS if form == "stacked" else 1)
 
@@ -132,7 +132,10 @@ def measure(name: str, width: int, form: str, device: Any) -> dict[str, Any]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--targets", default="v5e:2x2,h200:1", help="separated by commas")
-  for target in parser.parse_args().targets.split(","):
+  parser.add_argument("--out", type=pathlib.Path, default=OUT, help="JSON lines")
+  args = parser.parse_args()
+  about = {"provenance": record.provenance()}  # before anything that git knows is written
+  for target in args.targets.split(","):
     where = topology.parse(target)
     if where.missing:
       print(f"{target}: skipped: {where.missing}")
@@ -141,8 +144,7 @@ def main() -> None:
       line = dict(target=target, model=name, layers=LAYERS, slots=SLOTS, width=width, form=form)
       line |= measure(name, width, form, where.devices()[0])
       print(json.dumps(line), flush=True)
-      with OUT.open("a") as file:
-        file.write(json.dumps(line | {"provenance": record.provenance()}) + "\n")
+      append_line(args.out, json.dumps(line | about))
 
 
 if __name__ == "__main__":

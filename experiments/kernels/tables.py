@@ -62,14 +62,12 @@ def layers() -> str:
     mib = lambda key, both=both: " / ".join(_mib(r[key]) for r in both)
     codes = mib("code_bytes") if both[0]["code_bytes"] else "not told"
     copied = (f"{r['copied_bytes'] / MIB:.0f}" for r in both)
-    seconds = " / ".join(f"{r['compile_seconds']:.1f}" for r in both)
     rows.append(
       (_DEVICES[target], f"{model}'s layers", width, f"{both[0]['layer_weight_bytes'] / MIB:.0f}",
-       *copied, mib("temporary_bytes"), codes, seconds)
+       *copied, mib("temporary_bytes"), codes)
     )  # fmt: skip
   head = (
     "device", "model", "k", "weights", "copied: stacked", "copied: separate", "temporaries", "code, MiB",
-    "compile, s",
   )  # fmt: skip
   return markdown.table(head, rows)
 
