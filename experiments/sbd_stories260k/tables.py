@@ -17,7 +17,7 @@ from typing import Any
 
 from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
-from sbdjax.evals import markdown, paired, plot, seed_runs
+from sbdjax.evals import markdown, paired, plot, seed_runs, wording
 
 HERE = pathlib.Path(__file__).resolve().parent
 ORIGINAL, MODEL = "stories260K", "stories260K-sbd"
@@ -431,14 +431,9 @@ def recipe(run: str, metric: str = "eval/ntp_loss") -> float:
 _GAMMAS = (0.0, 0.1, 0.4, 0.8)
 
 
-def listed(words: Sequence[str]) -> str:
-  """`a, b and c`."""
-  return f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 def findings() -> str:
   """What the table says, in words."""
-  changes = listed([markdown.percent(better(gamma)) for gamma in _GAMMAS])
+  changes = wording.listed([markdown.percent(better(gamma)) for gamma in _GAMMAS])
   fan_out = verified(drafting="fan_out", block_size=8, candidates=False)
   share = lambda found: found.shown(0, 100, unit=" %")
   return "\n".join(
@@ -446,7 +441,7 @@ def findings() -> str:
       f"* The fine-tuned model's own AR text is {markdown.percent(tuning_cost())} above the original's, in judge "
       "NLL: a price that is paid before any bound.",
       f"* Against the weights of the first run alone ([first_run.jsonl](first_run.jsonl), the same prompts), "
-      f"judge NLL at gamma {listed([f'{g:g}' for g in _GAMMAS])} changed by {changes}. Verified decoding (fan-out, "
+      f"judge NLL at gamma {wording.listed([f'{g:g}' for g in _GAMMAS])} changed by {changes}. Verified decoding (fan-out, "
       f"k = 8) has {fan_out.shown(2)} tokens per forward, {fan_out_before().shown(2)} before; the AR text that it reproduces is another one.",
       f"* Texts repeat themselves: {share(repeats(gamma=0.1))} of the 4-grams at gamma 0.1 and "
       f"{share(repeats(name='ar'))} of AR's were there before in the same text, "

@@ -18,7 +18,7 @@ import numpy as np
 
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
-from sbdjax.evals import equal_quality, markdown, seed_runs
+from sbdjax.evals import equal_quality, markdown, seed_runs, wording
 from sbdjax.evals.equal_quality import ByText
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -297,10 +297,7 @@ def measured() -> tuple[int, int, int]:
 
 def settings(counts: Sequence[int]) -> str:
   """So many of all settings with each training, in words."""
-  of = f"of {len(speculative())} settings"
-  if len(set(counts)) == 1:
-    return f"{counts[0]} {of}"
-  return f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} {of}"
+  return f"{wording.counts(counts)} of {len(speculative())} settings"
 
 
 def settings_passed(raised: bool = False) -> str:

@@ -117,7 +117,7 @@ def without_residual() -> str:
 def in_short() -> str:
   """A sentence for the page of all results."""
   return (
-    f"the same from a pretrained model, by likelihood of held-out text: {RUNS.costs('likelihood', 'SSMD', brief=True)}; **young models**, at "
+    f"the same from a pretrained model, three seeds, by likelihood of held-out text: {RUNS.costs('likelihood', 'SSMD', brief=True)}; **young models**, at "
     f"best {RUNS.best('SSMD').shown(0, 100)} % of the words are spelt right. **Without output residual a loss**: MDM costs "
     f"{without_residual()} times as much"
   )

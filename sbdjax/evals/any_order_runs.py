@@ -17,7 +17,7 @@ import numpy as np
 
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
-from sbdjax.evals import equal_quality, markdown
+from sbdjax.evals import equal_quality, markdown, wording
 from sbdjax.evals.equal_quality import ByText
 
 Line = dict[str, Any]
@@ -150,30 +150,34 @@ class AnyOrderRuns:
     """What the baseline costs at the quality of all settings of a model, in words, seed by seed.
 
     Args:
-      brief: without how many intervals lie above 1, and without a bound beside them.
+      brief: the settings of all seeds together, without how many intervals lie above 1, and without a
+        bound beside them.
     """
+    if brief:
+      return self._costs(quality, label, self.seeds, brief)
     several = len(self.seeds) > 1
     return "; ".join(
-      (f"seed {seed}: " if several else "") + self._costs(quality, label, seed, brief)
+      (f"seed {seed}: " if several else "") + self._costs(quality, label, (seed,), brief)
       for seed in self.seeds
     )
 
-  def _costs(self, quality: str, label: str, seed: int, brief: bool) -> str:
+  def _costs(self, quality: str, label: str, seeds: Sequence[int], brief: bool) -> str:
     baseline, model = self._name(self.baseline), self._name(label)
-    ratios = [x for x in self.ratios(quality, label, seed) if x is not None]
-    bounds = [x for x in self.bounds(quality, label, seed) if x is not None]
+    there = lambda of: [[x for x in of(quality, label, s) if x is not None] for s in seeds]
+    ratios = [x for of_seed in there(self.ratios) for x in of_seed]
+    bounds = there(self.bounds)
     told = []
     if ratios:
       above = sum(x.low is not None and x.low > 1 for x in ratios)
       shares = "" if brief else f" ({above} of {len(ratios)} intervals above 1)"
       told.append(f"costs {equal_quality.ends_shown(ratios)} times as much{shares}")
-    if bounds:
-      every = len(self.curve(quality, label, seed))
-      bound = (
-        f": its last setting costs {max(bounds).shown(2)} times as much as the cheapest of these"
-      )
+    if any(bounds):
+      every = len(self.curve(quality, label, seeds[0]))
+      counts = wording.counts(len(of_seed) for of_seed in bounds)
+      most = max(x for of_seed in bounds for x in of_seed)
+      bound = f": its last setting costs {most.shown(2)} times as much as the cheapest of these"
       told.append(
-        f"is never as good as {len(bounds)} of {every} settings of {model}{'' if brief and ratios else bound}"
+        f"is never as good as {counts} of {every} settings of {model}{'' if brief and ratios else bound}"
       )
     return f"{baseline} {' and '.join(told) or 'is as good from its first setting on'}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 METHODS = {
@@ -70,3 +70,15 @@ def described(decoder: Mapping[str, Any]) -> str:
   words = [setting(key, value) for key, value in decoder.items() if key != "name"]
   words = [text for text in words if text]
   return method(decoder["name"]) + (f": {', '.join(words)}" if words else "")
+
+
+def listed(parts: Iterable[Any]) -> str:
+  """`a, b and c`; of one alone that one."""
+  *first, last = map(str, parts)
+  return f"{', '.join(first)} and {last}" if first else last
+
+
+def counts(found: Iterable[int]) -> str:
+  """`2, 1 and 2`; `2` if all are equal."""
+  several = list(found)
+  return listed(several if len(set(several)) > 1 else several[:1])

@@ -33,7 +33,9 @@ def test_a_config_on_devices_that_are_not_here(tmp_path):
   assert found["devices"] == 2 and found["fits"] and found["num_params"] > 260_000
   # Most of the parameters are matrices, and those are halved.
   assert 0.5 * 4 * found["num_params"] <= found["params"] < 0.6 * 4 * found["num_params"]
-  assert found["config"] == "preset:stories_sbd" and "--dry_run=h200:2" in found["provenance"]["command"]
+  assert (
+    found["config"] == "preset:stories_sbd" and "--dry_run=h200:2" in found["provenance"]["command"]
+  )
   assert not list(tmp_path.iterdir())
 
 

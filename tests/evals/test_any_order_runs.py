@@ -81,6 +81,30 @@ def test_what_came_out_is_told_in_words(runs):
   )
 
 
+def test_seeds_are_told_one_by_one_and_in_brief_together(tmp_path):
+  """The second seed's settings cost twice as much, and the baseline reaches both of their losses."""
+  lines = [
+    held_out("A", 10.0, 3.0),
+    held_out("A", 40.0, 1.0),
+    held_out("B", 20.0, 2.0),
+    held_out("B", 30.0, 0.5),
+  ]
+  again = [line | {"seed": 1} for line in lines[:2]]
+  again += [held_out("B", 40.0, 2.0) | {"seed": 1}, held_out("B", 60.0, 1.5) | {"seed": 1}]
+  path = tmp_path / "likelihood.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines + again))
+  runs = AnyOrderRuns(tmp_path, {"A": 1, "B": 1}, (0, 1), {"likelihood": "likelihood"})
+  told = runs.costs("likelihood", "B")
+  first, second = told.split("; ")
+  assert (
+    first.startswith("seed 0: A costs 1.25 ") and "never as good as 1 of 2 settings of B" in first
+  )
+  assert second.startswith("seed 1: A costs ") and "never" not in second
+  brief = runs.costs("likelihood", "B", brief=True)
+  assert "seed" not in brief and "costs 0.54 [0.54, 0.54] to 1.25 [" in brief
+  assert brief.endswith("is never as good as 1 and 0 of 2 settings of B")
+
+
 def test_parts_of_one_source_are_drawn_together():
   line = held_out("A", 3.0, 2.0, steps=3)
   line["each"] = {"nfe": [1.0, 3.0, 5.0, 7.0], "log_prob": [-8.0, -16.0, -24.0, -32.0]}
