@@ -16,19 +16,24 @@ import functools
 import json
 import pathlib
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from sbdjax import bootstrap, figures
 from sbdjax.bench import roofline
+from sbdjax.bench.roofline import NetworkShape
 from sbdjax.bootstrap import Interval
 from sbdjax.decode import flat_names
 from sbdjax.evals import markdown, paired
 from sbdjax.interop import load_pretrained
 
+Row = dict[str, Any]  # of points.jsonl, as `sweep` writes it
+Model = tuple[list[Row], NetworkShape]  # its points, and the shape of its network
 HERE = pathlib.Path(__file__).resolve().parent
 # SDAR-8B and TraDo-8B (Qwen3-8B's shape): what a real model of this kind would gain.
-LARGE = roofline.NetworkShape(
+LARGE = NetworkShape(
   num_layers=36, d_model=4096, attention_width=4096, kv_width=1024, kv_cache_width=1024,
   ffn_width=12288, ffn_products=3, vocab_size=151936, weight_bytes=2, kv_bytes=2,
 )  # fmt: skip
@@ -38,22 +43,23 @@ SEEDS = (1, 2)  # of further trainings
 TIMED_SEED = 1  # of the training that was timed
 
 
-def modern(row):
+def modern(row: Row) -> Row:
   """A record whose settings have the names of today."""
   row["settings"]["decoder"] = flat_names.modern(row["settings"]["decoder"])
   return row
 
 
-def checkpoint(row):
+def checkpoint(row: Row) -> str:
   """That decoded a point."""
   return row["settings"]["sweep"]["checkpoint"]
 
 
-def nfe(row):
+def nfe(row: Row) -> int:
+  """All forwards of a point."""
   return row["nfe"] + row["prefill_nfe"]
 
 
-def flops(row, shape):
+def flops(row: Row, shape: NetworkShape) -> float:
   """Of all query tokens of a point, with attention over half of the longest context."""
   weights = shape.d_model * 2 * (shape.attention_width + shape.kv_width)
   weights += shape.ffn_products * shape.d_model * shape.ffn_width
@@ -64,17 +70,18 @@ def flops(row, shape):
   return row["query_tokens"] * (shape.num_layers * layer + head)
 
 
-def large_seconds(row):
+def large_seconds(row: Row) -> float:
   """Roofline time of the point's decoding forwards at the large model's size, batch 1."""
   width = row["query_tokens"] / row["nfe"]
   return row["nfe"] * roofline.forward_time(LARGE, GPU, width, CONTEXT)
 
 
-def is_static(row):
+def is_static(row: Row) -> bool:
+  """Whether it is static decoding, which the others are compared with."""
   return row["settings"]["decoder"]["name"] == "static"
 
 
-def reproduced(row, rows):
+def reproduced(row: Row, rows: Iterable[Row]) -> Row | None:
   """The point whose text this one must have: static, or dynamic at the same threshold."""
   decoder = row["settings"]["decoder"]
   if decoder["name"] != "freedave":
@@ -86,7 +93,7 @@ def reproduced(row, rows):
   return next(filter(is_static if "threshold" not in decoder else same, rows))
 
 
-def name(row):
+def name(row: Row) -> str:
   """`freedave d=4 tree eager`."""
   d = row["settings"]["decoder"]
   if d["name"] == "ar":
@@ -99,7 +106,7 @@ def name(row):
   return " ".join(parts)
 
 
-def fewer_forwards(row, static):
+def fewer_forwards(row: Row, static: Row) -> Interval:
   """Static decoding's forwards / those of `row` on the same prompts, prefill and all, as an Interval."""
   ratio = nfe(static) / nfe(row)
   if "each" not in row or "each" not in static:
@@ -109,7 +116,7 @@ def fewer_forwards(row, static):
   return bootstrap.of_sums(columns, lambda before, after: before / after)
 
 
-def tokens_per_forward(row):
+def tokens_per_forward(row: Row) -> Interval:
   """Tokens / all forwards, as an Interval."""
   if "each" not in row:
     return Interval(row["tokens"] / nfe(row))
@@ -123,7 +130,8 @@ HEAD = (
 )  # fmt: skip
 
 
-def cells(row, rows, shape):
+def cells(row: Row, rows: Sequence[Row], shape: NetworkShape) -> tuple[str, ...]:
+  """A point in the table of all points of its model."""
   static = next(filter(is_static, rows))
   like = reproduced(row, rows)
   kept = "" if not row["drafted"] else f"{row['accepted'] / row['drafted']:.0%}"
@@ -146,23 +154,24 @@ def cells(row, rows, shape):
   )
 
 
-def table(rows, shape):
+def table(rows: Sequence[Row], shape: NetworkShape) -> str:
+  """All points of a model."""
   return markdown.table(HEAD, [cells(row, rows, shape) for row in rows])
 
 
-def _ratios(row, static):
+def _ratios(row: Row, static: Row) -> np.ndarray:
   """[turns] tokens/s over those of static decoding in the same turn."""
   rate = lambda r: sum(r["speed"]["tokens"]) / np.sum(r["speed"]["seconds"], axis=1)
   return rate(row) / rate(static)
 
 
-def times_static(row, static):
+def times_static(row: Row, static: Row) -> str:
   """Tokens/s over those of static decoding in the same turn: median, lowest and highest."""
   found = _ratios(row, static)
   return f"{np.median(found):.2f} ({found.min():.2f} - {found.max():.2f})"
 
 
-def fastest_by_the_clock():
+def fastest_by_the_clock() -> float:
   """Tokens/s / those of static decoding (median of the turns), the largest among the settings that keep its text and draft
   more than one step: with one they make the same forwards."""
   found = []
@@ -178,7 +187,7 @@ def fastest_by_the_clock():
   return max(found)
 
 
-def by_the_clock(block_size):
+def by_the_clock(block_size: int) -> str:
   """Tokens/s of one timing run, all points in turns, and tokens per forward of the prompts that were timed."""
   rows = timed(block_size)
   static = next(filter(is_static, rows))
@@ -194,7 +203,7 @@ def by_the_clock(block_size):
   return markdown.table(("decoding", "tokens/s", "times static", "tokens per forward"), lines)
 
 
-def order(row):
+def order(row: Row) -> tuple:
   """Static, dynamic by threshold, FreeDave by kind and d, FreeDave over thresholds."""
   d = row["settings"]["decoder"]
   flags = [d.get(flag, False) for flag in ("eager", "skip_known_forwards", "reuse_verified_kv")]
@@ -203,7 +212,7 @@ def order(row):
 
 
 @functools.cache
-def recorded(block_size):
+def recorded(block_size: int) -> tuple[list[Row], Row]:
   """(points of a block size, the judge's own text) of this folder's points.jsonl."""
   rows = [modern(row) for row in paired.read(HERE / "points.jsonl")]
   found = [row for row in rows if checkpoint(row).endswith(f"bd{block_size}")]
@@ -213,7 +222,7 @@ def recorded(block_size):
 
 
 @functools.cache
-def timed(block_size):
+def timed(block_size: int) -> list[Row]:
   """Points of the run that timed a block size, with their speeds."""
   (speeds,) = [
     run
@@ -226,7 +235,7 @@ def timed(block_size):
 
 
 @functools.cache
-def of_seeds(block_size):
+def of_seeds(block_size: int) -> list[dict[str, Row]]:
   """Points by name of every training, whatever its seed; the first is that of points.jsonl."""
   others = [modern(row) for row in paired.read(HERE / "seeds.jsonl")]
   trained = [recorded(block_size)[0]]
@@ -236,7 +245,7 @@ def of_seeds(block_size):
   return [{name(row): row for row in rows} for rows in trained]
 
 
-def seeds():
+def seeds() -> str:
   """Three trainings of each block size: forwards saved by each, and means of all."""
   lines = []
   for block_size in (4, 16):
@@ -263,109 +272,109 @@ def seeds():
   return markdown.table(head, lines)
 
 
-def saved_by_seeds(block_size, wanted):
+def saved_by_seeds(block_size: int, wanted: str) -> Interval:
   """`saved`: mean of the seeds, the least, the most."""
   trained = of_seeds(block_size)
   return bootstrap.spread([fewer_forwards(rows[wanted], rows["static"]).value for rows in trained])
 
 
-def shape_of_stories():
+def shape_of_stories() -> NetworkShape:
   """Of the models' network: that of stories260K, with a mask token."""
   return roofline.shape_of(load_pretrained("stories260K-sbd").lm.config)
 
 
-def of_4():
+def of_4() -> str:
   """Blocks of four."""
   return table(recorded(4)[0], shape_of_stories())
 
 
-def of_16():
+def of_16() -> str:
   """Blocks of sixteen."""
   return table(recorded(16)[0], shape_of_stories())
 
 
-def speeds_of_4():
+def speeds_of_4() -> str:
   """By the clock, blocks of four."""
   return by_the_clock(4)
 
 
-def speeds_of_16():
+def speeds_of_16() -> str:
   """By the clock, blocks of sixteen."""
   return by_the_clock(16)
 
 
-def point(block_size, wanted):
+def point(block_size: int, wanted: str) -> Row:
   """A record by its name in the table."""
   (found,) = [row for row in recorded(block_size)[0] if name(row) == wanted]
   return found
 
 
-def fewer(block_size, wanted):
+def fewer(block_size: int, wanted: str) -> float:
   """Static decoding's forwards / those of a point."""
   return saved(block_size, wanted)[0]
 
 
-def saved(block_size, wanted):
+def saved(block_size: int, wanted: str) -> Interval:
   """`fewer`, with its interval over prompts."""
   return fewer_forwards(point(block_size, wanted), point(block_size, "static"))
 
 
-def bounds(block_size, wanted):
+def bounds(block_size: int, wanted: str) -> tuple[float | None, ...]:
   """The interval of `fewer`."""
   return saved(block_size, wanted)[1:]
 
 
-def nll(block_size, wanted):
+def nll(block_size: int, wanted: str) -> Interval:
   """Judge NLL of a point's text, with its interval."""
   return paired.judge_nll(point(block_size, wanted))
 
 
-def judged():
+def judged() -> Interval:
   """Judge NLL of the original model's own text, with its interval."""
   return paired.judge_nll(recorded(4)[1])
 
 
-def arithmetic(block_size, wanted):
+def arithmetic(block_size: int, wanted: str) -> float:
   """FLOPs of a point / those of static decoding, a count."""
   static, shape = point(block_size, "static"), shape_of_stories()
   return flops(point(block_size, wanted), shape) / flops(static, shape)
 
 
-def _agreement(dtype):
+def _agreement(dtype: str) -> list[float]:
   """Share of equal texts, of every setting of agreement.jsonl."""
   lines = map(json.loads, (HERE / "agreement.jsonl").read_text().splitlines())
   return [line["rows_equal"] for line in lines if line["dtype"] == dtype]
 
 
-def agreed(dtype):
+def agreed(dtype: str) -> tuple[int, int]:
   """(settings in which all texts were equal, settings that were run)."""
   shares = _agreement(dtype)
   return sum(share == 1 for share in shares), len(shares)
 
 
-def equal_texts(dtype):
+def equal_texts(dtype: str) -> tuple[float, float]:
   """The least and the largest share of equal texts among the settings."""
   shares = _agreement(dtype)
   return min(shares), max(shares)
 
 
-def without_storing(block_size):
+def without_storing(block_size: int) -> float:
   """Forwards of static decoding, had it stored its blocks on the way: one of k + 1 is to store."""
   static = point(block_size, "static")
   return static["nfe"] * block_size / (block_size + 1) + static["prefill_nfe"]
 
 
-def eager_more(block_size):
+def eager_more(block_size: int) -> int:
   """Forwards that eager acceptance at d = 1 needs beyond those of static decoding."""
   return nfe(point(block_size, "freedave d=1 tree eager")) - nfe(point(block_size, "static"))
 
 
-def against_storing(block_size, wanted):
+def against_storing(block_size: int, wanted: str) -> float:
   """`without_storing` / the forwards of a point."""
   return without_storing(block_size) / nfe(point(block_size, wanted))
 
 
-def peak_memory():
+def peak_memory() -> str:
   """Planned bytes of a decoding program by d, as memory.jsonl has them."""
   _, *lines = [json.loads(line) for line in (HERE / "memory.jsonl").read_text().splitlines()]
   (static,) = [line["bytes"] for line in lines if line["kind"] == "static"]
@@ -396,12 +405,12 @@ CURVES = {  # legend: (what picks its points, line style, marker)
 }
 
 
-def recorded_models():
+def recorded_models() -> dict[str, Model]:
   """Block size in words -> (its points, the shape of the network), of this folder's records."""
   return {f"blocks of {k}": (recorded(k)[0], shape_of_stories()) for k in (4, 16)}
 
 
-def draw(path, models=None):
+def draw(path: pathlib.Path, models: Mapping[str, Model] | None = None) -> None:
   """NFE saved and FLOPs spent over d; judge NLL over NFE saved."""
   models = recorded_models() if models is None else models
   steps = lambda row: row["settings"]["decoder"]["draft_steps"]
@@ -428,8 +437,8 @@ def draw(path, models=None):
           )  # fmt: skip
       dynamic = named("dynamic")
       # All lossless points have static's text: its interval is drawn once, as a band.
-      text = paired.judge_nll(static)
-      quality.axhspan(text.low, text.high, color=colour, alpha=0.12, linewidth=0)
+      own = paired.judge_nll(static)
+      quality.axhspan(own.low, own.high, color=colour, alpha=0.12, linewidth=0)
       for points, style, name, bars in (
         (trees, "D", "any of these (static's text)", False),
         (dynamic, ":x", "threshold τ", True),
