@@ -125,7 +125,10 @@ ALL = (
     )
     for name in ("trajectory", "forced", "multiblock")
   ),
-  _losses(_TEXT8, "curves", _sh(_TEXT8), together=True),
+  Figure(
+    f"{_TEXT8}/curves.png", "seed_curves.py", "draw_recorded", ("curves.jsonl",), _sh(_TEXT8),
+    (f"{_TEXT8}/curves.jsonl", True),
+  ),
   Figure(
     f"{_TEXT8}/samples.png", f"{_TEXT8}/tables.py", "draw", ("points.jsonl", "likelihood.jsonl"),
     _sh(_TEXT8),

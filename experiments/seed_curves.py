@@ -30,6 +30,7 @@ METRICS = {
 }
 # Of these the default is recorded; others have names, too.
 _NAMES = METRICS | {
+  "eval/nelbo": "bound, held out",
   "eval/draft_nelbo": "drafts, held out",
   "eval/target_nelbo": "targets, held out",
   "train/draft_loss": "loss of drafts in training",

@@ -17,13 +17,6 @@ from sbdjax.evals import markdown
 
 HERE = pathlib.Path(__file__).resolve().parent
 GIB, MIB = 2**30, 2**20
-# Presets by the names of 0.1.0, in the records -> by those of today.
-_RENAMED = {
-  "sbd_llama31_8b": "llama31_8b_sbd",
-  "sbd_qwen3_8b": "qwen3_8b_sbd",
-  "sbd_3b": "llama_3b_sbd",
-  "jacobi_qwen25_coder_7b": "qwen25_coder_7b_jacobi",
-}
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -63,11 +56,10 @@ def dry_run() -> str:
   )  # fmt: skip
   rows = []
   for r in lines("dry_run.jsonl"):
-    name, _, variant = r["config"].partition(":")
     sizes = (r[part] for part in ("params", "optimizer", "gradients", "activations", "total"))
     shown = [f"{size / GIB:.2f}" for size in sizes]
     fits = "yes" if r["fits"] else "no"
-    config = f"{_RENAMED[name]}:{variant}"
+    config = r["config"].removeprefix("preset:")
     rows.append((config, r["target"], r["compiled_for"], *shown, fits))
   return markdown.table(head, rows)
 

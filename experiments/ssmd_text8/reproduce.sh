@@ -14,32 +14,37 @@ train() {
   $PY -m sbdjax train --config="preset:$preset" --workdir=$RUNS/"$name" --config.data.path="$TEXT8" \
     --config.data.$SPLIT "$@"
 }
-train mdm text8_mdm:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
-train ssmd text8_ssmd:cpu --config.train.steps="${STEPS:-7000}" --config.train.eval_every=500
 train judge text8_ntp:cpu --config.train.steps=2000
+curves=()
+for seed in 0 1 2; do
+  for run in MDM=mdm SSMD=ssmd; do
+    train "${run#*=}_$seed" "text8_${run#*=}:cpu" --config.train.steps="${STEPS:-7000}" \
+      --config.train.eval_every=500 --config.train.seed=$seed
+    curves+=("${run%=*}=$RUNS/${run#*=}_$seed")
+  done
+done
+$PY experiments/seed_curves.py --together --bits --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
+  --out=$OUT/curves.png --record=$OUT/curves.jsonl "${curves[@]}"
 
-$PY experiments/curves.py --together --bits --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
-  --out=$OUT/curves.png --record=$OUT/curves.jsonl MDM=$RUNS/mdm SSMD=$RUNS/ssmd
-
-TEXT="--data.path=$TEXT8 --data.$SPLIT --length=128"
-MODELS="MDM=$RUNS/mdm SSMD=$RUNS/ssmd"
 EACH=6,8,11,16,24,32,64,128
-rm -f $OUT/likelihood.jsonl $OUT/windows.jsonl
-# shellcheck disable=SC2086
-{
-  $PY $OUT/sample.py --out=$OUT/points.jsonl --samples=256 --steps=6,8,11,16,24,32,64 $TEXT --judge=$RUNS/judge \
-    --judge_note="trained here: 3 blocks of width 128, 2000 updates on the same text" $MODELS
-  $PY $OUT/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT $MODELS
-}
-# What speculation saves, without what training gave: SSMD and its own trunk as masked diffusion.
-# shellcheck disable=SC2086
-$PY $OUT/likelihood.py --together --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT \
-  "SSMD in the same orders=$RUNS/ssmd"
 # Windows that grow as a cosine schedule has it, and in proportion to what is known.
 RULES=1:0.01,1:0.02,1:0.04,1:0.083,1:0.125,1:0.167,1:0.25
 RULES=$RULES,1:linear:0.05,1:linear:0.1,1:linear:0.2,1:linear:0.4,1:linear:0.8,1:linear:1.5,1:linear:3
-# shellcheck disable=SC2086
-$PY $OUT/likelihood.py --out=$OUT/windows.jsonl --texts=240 --rules=$RULES $TEXT SSMD=$RUNS/ssmd
+rm -f $OUT/likelihood.jsonl $OUT/windows.jsonl
+for seed in 0 1 2; do
+  TEXT="--data.path=$TEXT8 --data.$SPLIT --length=128 --seed=$seed"
+  MODELS="MDM=$RUNS/mdm_$seed SSMD=$RUNS/ssmd_$seed"
+  # shellcheck disable=SC2086
+  {
+    $PY $OUT/sample.py --out=$OUT/points.jsonl --samples=256 --steps=6,8,11,16,24,32,64 $TEXT --judge=$RUNS/judge \
+      --judge_note="trained here: 3 blocks of width 128, 2000 updates on the same text" $MODELS
+    $PY $OUT/likelihood.py --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT $MODELS
+    # What speculation saves, without what training gave: SSMD and its own trunk as masked diffusion.
+    $PY $OUT/likelihood.py --together --out=$OUT/likelihood.jsonl --texts=240 --steps=$EACH $TEXT \
+      "SSMD in the same orders=$RUNS/ssmd_$seed"
+    $PY $OUT/likelihood.py --out=$OUT/windows.jsonl --texts=240 --rules=$RULES $TEXT SSMD=$RUNS/ssmd_$seed
+  }
+done
 # How the keys of the causal block turn: 250 updates, three seeds.
 OWN="with their own place" NEXT="with the next, as in the paper" curves=()
 for seed in 0 1 2; do

@@ -17,13 +17,21 @@ import numpy as np
 from sbdjax import bootstrap, figures
 from sbdjax.bootstrap import Interval
 from sbdjax.evals import equal_quality, markdown, seed_runs
-from sbdjax.evals.any_order_runs import BITS, SPELLING, AnyOrderRuns, quality_of, setting, texts_of
+from sbdjax.evals.any_order_runs import (
+  BITS,
+  REPEATS,
+  SPELLING,
+  AnyOrderRuns,
+  quality_of,
+  setting,
+  texts_of,
+)
 
 # A forward of either runs six blocks.
 RUNS = AnyOrderRuns(
   pathlib.Path(__file__).resolve().parent,
   blocks={"MDM": 6, "SSMD": 6},
-  seeds=(0,),
+  seeds=(0, 1, 2),
   qualities={
     "spelling": "spelling",
     "judge": "NLL under the judge",
@@ -58,11 +66,13 @@ def against_trunk(brief: bool = False) -> str:
 
 
 def trunk_gain() -> Interval:
-  """Bits per character by which held-out text is likelier under SSMD's trunk than under MDM, one token per forward; paired."""
-  (seed,) = RUNS.seeds
-  ours, theirs = (texts_of(RUNS.any_order(label, seed)) for label in ("SSMD", "MDM"))
-  gained = (np.subtract(ours.over, theirs.over) / math.log(2)).tolist()
-  return bootstrap.ratio_of_sums(gained, ours.under)
+  """Bits per character by which held-out text is likelier under SSMD's trunk than under MDM, one token per forward: the mean of the seeds, the least, the most."""
+  found = []
+  for seed in RUNS.seeds:
+    ours, theirs = (texts_of(RUNS.any_order(label, seed)) for label in ("SSMD", "MDM"))
+    gained = (np.subtract(ours.over, theirs.over) / math.log(2)).tolist()
+    found.append(bootstrap.ratio_of_sums(gained, ours.under).value)
+  return bootstrap.spread(found)
 
 
 def spelled(label: str) -> Interval:
@@ -77,78 +87,87 @@ def comparison() -> str:
 
 def trunk() -> str:
   """What SSMD's own trunk costs at the likelihood of each of its settings."""
-  (seed,) = RUNS.seeds
-  found = BESIDE_TRUNK.cells("likelihood", SAME_ORDERS, seed)
   rows = []
-  for x in BESIDE_TRUNK.held_out(SAME_ORDERS, seed):
-    (cost,) = BESIDE_TRUNK.cost_of(SAME_ORDERS, [x["mean_nfe"]])
-    rows.append((setting(x), f"{cost:.1f}", RUNS.loss_of(x).shown(3), found[setting(x)]))
-  return markdown.table(("SSMD", "cost", RUNS.unit, "its own trunk's cost / its own"), rows)
+  for seed in RUNS.seeds:
+    found = BESIDE_TRUNK.cells("likelihood", SAME_ORDERS, seed)
+    for x in BESIDE_TRUNK.held_out(SAME_ORDERS, seed):
+      (cost,) = BESIDE_TRUNK.cost_of(SAME_ORDERS, [x["mean_nfe"]])
+      rows.append((seed, setting(x), f"{cost:.1f}", RUNS.loss_of(x).shown(3), found[setting(x)]))
+  return markdown.table(("seed", "SSMD", "cost", RUNS.unit, "its own trunk's cost / its own"), rows)
 
 
 def samples() -> str:
   """All samples."""
-  return RUNS.samples(dict([SPELLING]) | {"judge": "judge NLL"})
+  return RUNS.samples(dict([SPELLING, REPEATS]) | {"judge": "judge NLL"})
 
 
 def likelihood() -> str:
-  """Held-out text under every sampler, and the bound of one token per forward."""
+  """Held-out text under every sampler, and the bound of one token per forward; a column for each training."""
   labels = [*RUNS.blocks, "trunk alone, cosine steps", "trunk alone, linear steps"]
-  rows = [
-    (label, setting(x), f"{x['mean_nfe']:.1f}", RUNS.loss_of(x).shown(3))
-    for label in labels
-    for x in RUNS.held_out(label, RUNS.seeds[0])
-  ]
-  rows += [
-    (
-      label,
-      "one token per forward of the trunk",
-      "",
-      RUNS.loss_of(RUNS.any_order(label, RUNS.seeds[0])).shown(3),
-    )
-    for label in RUNS.blocks
-  ]
-  return markdown.table(("model", "setting", "NFE", RUNS.unit), rows)
+  rows = []
+  for label in labels:
+    for of_seeds in zip(*(RUNS.held_out(label, seed) for seed in RUNS.seeds), strict=True):
+      nfe = bootstrap.spread([x["mean_nfe"] for x in of_seeds])
+      losses = (RUNS.loss_of(x).shown(3) for x in of_seeds)
+      rows.append((label, setting(of_seeds[0]), nfe.shown(1), *losses))
+  for label in RUNS.blocks:
+    losses = (RUNS.loss_of(RUNS.any_order(label, seed)).shown(3) for seed in RUNS.seeds)
+    rows.append((label, "one token per forward of the trunk", "", *losses))
+  seeds = (f"{'' if seed else RUNS.unit + ', '}seed {seed}" for seed in RUNS.seeds)
+  return markdown.table(("model", "setting", "NFE", *seeds), rows)
 
 
 @functools.cache
-def windows() -> dict[str, list[dict[str, Any]]]:
+def windows(seed: int) -> dict[str, list[dict[str, Any]]]:
   """Kind of window -> records of one verification per draft, by their NFE."""
   found: dict[str, list[dict[str, Any]]] = {}
   for x in RUNS.lines("windows.jsonl"):
-    if x.get("n_inner") == 1 and x.get("dtau", 0.0) < 1:
+    if x["seed"] == seed and x.get("n_inner") == 1 and x.get("dtau", 0.0) < 1:
       found.setdefault(x["window"], []).append(x)
   return {kind: sorted(xs, key=lambda x: x["mean_nfe"]) for kind, xs in found.items()}
 
 
 @functools.cache
-def linear_against_cosine() -> list[Interval | None]:
-  """NFE of linear windows / NFE of cosine ones at equal likelihood, a setting of the cosine window each."""
-  cosine, linear = (list(map(texts_of, windows()[kind])) for kind in ("cosine", "linear"))
-  return [equal_quality.ratio_interval(x, linear, same_texts=True) for x in cosine]
+def linear_against_cosine(seed: int) -> dict[float, Interval | None]:
+  """Δτ of a cosine window -> NFE of linear windows / its own at equal likelihood."""
+  linear = list(map(texts_of, windows(seed)["linear"]))
+  return {
+    x["dtau"]: equal_quality.ratio_interval(texts_of(x), linear, same_texts=True)
+    for x in windows(seed)["cosine"]
+  }
 
 
 def linear_costs() -> str:
   """`linear_against_cosine` in a table."""
   rows = [
-    (f"{x['dtau']:g}", f"{x['mean_nfe']:.1f}", RUNS.loss_of(x).shown(3), equal_quality.shown(ratio))
-    for x, ratio in zip(windows()["cosine"], linear_against_cosine(), strict=True)
+    (
+      seed,
+      f"{x['dtau']:g}",
+      f"{x['mean_nfe']:.1f}",
+      RUNS.loss_of(x).shown(3),
+      equal_quality.shown(linear_against_cosine(seed)[x["dtau"]]),
+    )
+    for seed in RUNS.seeds
+    for x in windows(seed)["cosine"]
   ]
   return markdown.table(
-    ("Δτ of the cosine window", "NFE", RUNS.unit, "NFE of linear windows / its own"), rows
+    ("seed", "Δτ of the cosine window", "NFE", RUNS.unit, "NFE of linear windows / its own"), rows
   )
 
 
 def draw_windows(path: pathlib.Path) -> None:
-  """The samplers' exact likelihood against their exact NFE, a curve for each kind of window."""
-  with figures.drawing(path, figures.COLUMN, 2.6) as figure:
+  """The samplers' exact likelihood against their exact NFE, a curve for each kind of window and seed."""
+  with figures.drawing(path, figures.COLUMN, 2.9) as figure:
     axes = figure.add_subplot()
-    for number, (kind, xs) in enumerate(windows().items()):
-      found = list(map(RUNS.loss_of, xs))
-      axes.errorbar(
-        [x["mean_nfe"] for x in xs], [x.value for x in found], yerr=figures.bars(found), elinewidth=0.6,
-        marker=figures.MARKERS[number], label=f"{kind} window",
-      )  # fmt: skip
+    for number, kind in enumerate(windows(RUNS.seeds[0])):
+      for line, seed in zip(figures.LINES, RUNS.seeds, strict=False):
+        xs = windows(seed)[kind]
+        found = list(map(RUNS.loss_of, xs))
+        axes.errorbar(
+          [x["mean_nfe"] for x in xs], [x.value for x in found], yerr=figures.bars(found), elinewidth=0.6,
+          color=figures.COLOURS[number], marker=figures.MARKERS[number], linestyle=line,
+          label=f"{kind} window, seed {seed}",
+        )  # fmt: skip
     figures.log_axis(axes, "x")
     axes.set(xlabel="NFE (full forwards), exact", ylabel=RUNS.unit)
     figures.legend_below(figure, 2)
@@ -156,19 +175,24 @@ def draw_windows(path: pathlib.Path) -> None:
 
 def accepted() -> tuple[float, float]:
   """The smallest and the largest share of drafts that were accepted, over settings."""
-  found = [x["acceptance"] for x in RUNS.sampled("SSMD", RUNS.seeds[0])]
+  found = [x["acceptance"] for seed in RUNS.seeds for x in RUNS.sampled("SSMD", seed)]
   return min(found), max(found)
 
 
-def last(label: str, metric: str) -> float:
-  """The last value of a loss curve, bits per character."""
-  of = RUNS.lines("curves.jsonl")
-  return [x["value"] for x in of if x["run"] == label and x["metric"].endswith(metric)][-1]
+def last(label: str, metric: str) -> Interval:
+  """A loss at the end of training, bits per character: the mean of the seeds, the least, the most."""
+  return bootstrap.spread(list(_last(label, metric).values()))
 
 
-def targets_gain() -> float:
-  """Bits per character that SSMD's targets are better than its drafts at the end."""
-  return last("SSMD", "draft_nelbo") - last("SSMD", "target_nelbo")
+def targets_gain() -> Interval:
+  """Bits per character that SSMD's targets are better than its drafts at the end; of the seeds as in `last`."""
+  drafts, targets = (_last("SSMD", f"{part}_nelbo") for part in ("draft", "target"))
+  return bootstrap.spread([drafts[seed] - targets[seed] for seed in RUNS.seeds])
+
+
+def _last(label: str, metric: str) -> dict[int, float]:
+  """Seed -> a loss at the end of training."""
+  return seed_runs.last(seed_runs.read(RUNS.folder / "curves.jsonl"), label, f"eval/{metric}")
 
 
 def positions() -> str:
@@ -202,7 +226,7 @@ def target_below(run: str = _OWN) -> Interval:
 def in_short() -> str:
   """A sentence for the page of all results."""
   return (
-    f"text8, by spelling accuracy: {RUNS.costs('spelling', 'SSMD', brief=True)}; by likelihood of held-out text: "
+    f"text8, three seeds, by spelling accuracy: {RUNS.costs('spelling', 'SSMD', brief=True)}; by likelihood of held-out text: "
     f"{RUNS.costs('likelihood', 'SSMD', brief=True)}. Training apart, against its own trunk, by likelihood: "
     f"{against_trunk(brief=True)}. **Small models**: at best {RUNS.best('SSMD').shown(3)} of the words are "
     "spelt right"

@@ -244,5 +244,5 @@ def _show(
     if cost is not None:
       print(
         f"{task.full_name:<24}until the end of answers: {cost.tokens} tokens, "
-        f"{cost.tokens_per_forward.shown()} per forward, {cost.tokens_per_second:.1f} per second"
+        f"{cost.tokens_per_forward.shown()} per forward, {cost.tokens_per_second.shown(1)} per second"
       )

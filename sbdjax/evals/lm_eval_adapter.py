@@ -187,8 +187,9 @@ class SbdjaxLM(HarnessLM):
     """Logs what texts cost, each until its end."""
     cost = spent(records, self._decoding({}).method.counts_prefill)
     _log.info(
-      "%d texts of %d tokens: %s tokens per forward, %.1f tokens/s",
-      len(records), cost.tokens, cost.tokens_per_forward.shown(2), cost.tokens_per_second,
+      "%d texts of %d tokens: %s tokens per forward, %s tokens/s",
+      len(records), cost.tokens, cost.tokens_per_forward.shown(2),
+      cost.tokens_per_second.shown(1),
     )  # fmt: skip
 
   def _decoding(self, sampling: dict[str, Any]) -> Decoding:

@@ -42,7 +42,7 @@ class Summary(NamedTuple):
   same: int
   tpf: Interval
   speedup: Interval
-  tokens_per_second: float
+  tokens_per_second: Interval
 
 
 class Turns:
@@ -123,6 +123,6 @@ def summaries(records: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
       same=sum(column(name, "same")),
       tpf=ratio_of_sums(tokens, column(name, "nfe")),
       speedup=paired_ratio(tokens, seconds, *reference),
-      tokens_per_second=sum(tokens) / sum(seconds),
+      tokens_per_second=ratio_of_sums(tokens, seconds),
     )
   return found

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from sbdjax import prompts as prompting
 from sbdjax.bootstrap import Interval, ratio_of_sums
@@ -53,12 +54,12 @@ class Spent(NamedTuple):
   Attributes:
     tokens: of all answers.
     tokens_per_forward: with an interval by bootstrap over answers.
-    tokens_per_second: of decoding in batches, prompts included.
+    tokens_per_second: of decoding in batches, prompts included; the interval is by bootstrap over batches.
   """
 
   tokens: int
   tokens_per_forward: Interval
-  tokens_per_second: float
+  tokens_per_second: Interval
 
 
 def spent(records: Sequence[Mapping[str, Any]], counts_prefill: bool = False) -> Spent:
@@ -69,8 +70,11 @@ def spent(records: Sequence[Mapping[str, Any]], counts_prefill: bool = False) ->
   """
   tokens = [r["tokens"] for r in records]
   forwards = [r["nfe"] + counts_prefill * r["prefill_nfe"] for r in records]
-  seconds = sum(r["seconds"] for r in records)
-  return Spent(sum(tokens), ratio_of_sums(tokens, forwards), sum(tokens) / seconds)
+  # Answers of a batch share its seconds alike, and are drawn together. Batches that took the same time to the
+  # last digit are taken for one: the sums stay.
+  _, batch = np.unique([r["seconds"] for r in records], return_inverse=True)
+  of_batches = (np.bincount(batch, x).tolist() for x in (tokens, [r["seconds"] for r in records]))
+  return Spent(sum(tokens), ratio_of_sums(tokens, forwards), ratio_of_sums(*of_batches))
 
 
 def number_of(*identity: str | int | None) -> int:

@@ -125,7 +125,7 @@ def test_costs_have_each_item_once_and_the_prompt_s_forwards_of_diffusion():
     items, task, records, of_decoder(model, Decoding(method), None)
   )
   of_ar, of_diffusion = cost(AR()), cost(Static())
-  assert of_ar.tokens == of_diffusion.tokens == 16 and of_ar.tokens_per_second == 16
+  assert of_ar.tokens == of_diffusion.tokens == 16 and of_ar.tokens_per_second.value == 16
   assert of_ar.tokens_per_forward.value == pytest.approx(8 / 3)
   assert of_diffusion.tokens_per_forward.value == 2
 

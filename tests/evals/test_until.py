@@ -49,7 +49,7 @@ def test_each_prompt_ends_at_its_own_strings_and_limit(model):
   assert spent([details], counts_prefill=True).tokens_per_forward.value < 1.0
   # Two batches: that of the first and the third prompt, and that of the second.
   seconds = first.result.seconds + second.result.seconds
-  assert cost.tokens_per_second == pytest.approx(cost.tokens / seconds, rel=1e-3)
+  assert cost.tokens_per_second.value == pytest.approx(cost.tokens / seconds, rel=1e-3)
   assert [w.result.batch_size for w in written] == [2, 1, 2]
   assert details["seconds"] == pytest.approx(first.result.seconds / 2, rel=1e-3)
 
@@ -75,7 +75,15 @@ def test_solved_examples_are_run_once(model, monkeypatch):
 
 def test_batches_of_equal_seconds_are_counted_each():
   one = {"tokens": 10, "nfe": 10, "prefill_nfe": 1, "seconds": 0.5}
-  assert spent([one] * 4).tokens_per_second == 20
+  assert tuple(spent([one] * 4).tokens_per_second) == (20, 20, 20)
+
+
+def test_answers_of_a_batch_are_drawn_together():
+  """The slow batch's answers differ in length: drawn alone, they would reach above the fast batch's speed and below 5."""
+  one = {"nfe": 1, "prefill_nfe": 1}
+  slow = [one | {"tokens": n, "seconds": 1.0} for n in (1, 9)]
+  fast = [one | {"tokens": 10, "seconds": 0.5} for _ in range(2)]
+  assert tuple(spent(slow + fast).tokens_per_second) == (10, 5, 20)
 
 
 def test_an_answer_is_as_long_as_the_context_leaves_room(model):
