@@ -121,8 +121,9 @@ def numbers(text: str) -> list[str]:
 
 
 def flat(value: Any) -> list[float]:
-  """A number, or those of a tuple, as a list."""
-  return [float(x) for x in value] if isinstance(value, tuple | list) else [float(value)]
+  """A number, or those of a tuple, as a list; of an interval without bounds its value alone."""
+  several = value if isinstance(value, tuple | list) else [value]
+  return [float(x) for x in several if x is not None]
 
 
 def is_value(written: str, value: float) -> bool:
