@@ -31,7 +31,7 @@ from sbdjax.evals.any_order_runs import (
 RUNS = AnyOrderRuns(
   pathlib.Path(__file__).resolve().parent,
   blocks={"MDM": 6, "SSMD": 6},
-  seeds=(0,),
+  seeds=(0, 1, 2),
   qualities={
     "spelling": "spelling",
     "judge": "NLL under the judge",

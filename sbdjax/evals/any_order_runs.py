@@ -215,12 +215,24 @@ class AnyOrderRuns:
     Args:
       columns: quality -> head of its column.
     """
-    rows = [self._row(self.texts(), self.natural, columns)]
+    rows = self._natural(columns)
     for label in self.blocks:
       for seed in self.seeds:
         rows += [self._row(x, f"{label}, seed {seed}", columns) for x in self.sampled(label, seed)]
     head = ("model", "setting", "cost", *columns.values(), "entropy of tokens", "accepted")
     return markdown.table(head, rows)
+
+  def _natural(self, columns: Mapping[str, str]) -> list[tuple]:
+    """Rows of held-out texts: one, or one for the seeds that measured them alike, as by a judge of their own."""
+    seeds_of: dict[tuple, list[int]] = {}
+    for x in self.lines("points.jsonl"):
+      if "decoder" not in x["settings"] and "each" in x:
+        cells = self._row(x, self.natural, columns)[1:]
+        seeds_of.setdefault(cells, []).append(x["settings"].get("seed", 0))
+    if len(seeds_of) == 1:
+      return [(self.natural, *cells) for cells in seeds_of]
+    named = lambda seeds: f"seed{'s' * (len(seeds) > 1)} {wording.listed(seeds)}"
+    return [(f"{self.natural}, {named(seeds)}", *cells) for cells, seeds in seeds_of.items()]
 
   def _row(self, x: Line, name: str, columns: Iterable[str]) -> tuple:
     has_cost = "decoder" in x["settings"]

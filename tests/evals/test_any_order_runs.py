@@ -127,6 +127,16 @@ def test_repeats_are_shown_where_they_were_counted(runs):
   assert all(line.split(" | ")[3] == "" for line in others)
 
 
+def test_held_out_texts_that_seeds_measured_otherwise_have_a_row_each(runs):
+  told = lambda: [x.split(" | ")[0] for x in runs.samples({"judge": "NLL"}).splitlines()[2:]]
+  assert told()[0] == "| held-out text" and "held-out text" not in told()[1]
+  again = {seed: sample("held-out text", 0.0, 2.0) for seed in (1, 2)}
+  for seed, line in again.items():
+    line["settings"]["seed"] = seed
+    runs.lines("points.jsonl").append(line)
+  assert told()[:2] == ["| held-out text, seed 0", "| held-out text, seeds 1 and 2"]
+
+
 def test_entropy_has_an_interval_where_it_was_kept_of_each_text():
   assert any_order_runs.entropy_of({"entropy": 3.0, "each": {}}).shown() == "3.00"
   each = {"entropy": [1.0, 3.0]}
