@@ -8,13 +8,10 @@ OUT=experiments/sbd_stories260k
 RAW="--config.data.source=text --config.data.path=$TINYSTORIES --config.data.valid_path=$VALIDATION"
 BUDGET="--config.train.steps=200 --config.optim.warmup_steps=20 --config.optim.learning_rate=1e-3 --config.train.eval_every=50 --config.train.eval_batches=16"
 
-# The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD; the same budget
-# with the next-token loss alone beside it.
+# The recipe: the base model's own stories, greedy and at temperature 0.3, then SBD.
 $PY $OUT/collect.py --out=runs/self.npz --temperature 0 0.3 --passes=4 --batch_size=256 \
   --stories="$TINYSTORIES"
 $PY -m sbdjax train --config=preset:stories_sbd:recipe --workdir=runs/recipe \
-  --config.data.path=runs/self.npz
-$PY -m sbdjax train --config=preset:stories_ntp:recipe --workdir=runs/recipe_ntp \
   --config.data.path=runs/self.npz
 # The further run, on twice as many stories: two files, since two processes write them in half the time.
 for seed in 0 1; do
@@ -39,6 +36,17 @@ for seed in 0 1 2; do
   runs+=("NTP=runs/raw_ntp_$seed" "SBD=runs/raw_sbd_$seed" "SBD without the NTP term=runs/raw_sbd_no_ntp_$seed")
 done
 $PY experiments/seed_curves.py "${runs[@]}" --out=$OUT/ntp_term.png --record=$OUT/ntp_term.jsonl
+
+# The same of the recipe, with 500 updates on the embedded stories, beside next tokens alone.
+runs=()
+for seed in 0 1 2; do
+  for run in NTP=stories_ntp SBD=stories_sbd; do
+    $PY -m sbdjax train --config=preset:${run#*=}:recipe --workdir=runs/recipe_${run#*=}_$seed --config.train.steps=500 \
+      --config.train.eval_every=100 --config.train.checkpoint_every=0 --config.train.seed=$seed
+    runs+=("${run%=*}=runs/recipe_${run#*=}_$seed")
+  done
+done
+$PY experiments/seed_curves.py "${runs[@]}" --record=$OUT/recipe_ntp.jsonl
 
 # Quality against speed (paper: Table 1): every text first, then the speeds of all points in turns, which needs
 # an idle machine (--config.sweep.repeats=0 leaves them out).
