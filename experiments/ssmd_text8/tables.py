@@ -66,7 +66,10 @@ def against_trunk(brief: bool = False) -> str:
 
 
 def trunk_gain() -> Interval:
-  """Bits per character by which held-out text is likelier under SSMD's trunk than under MDM, one token per forward: the mean of the seeds, the least, the most."""
+  """Bits per character by which held-out text is likelier under SSMD's trunk than under MDM.
+
+  One token per forward; the mean of the seeds, the least, the most.
+  """
   found = []
   for seed in RUNS.seeds:
     ours, theirs = (texts_of(RUNS.any_order(label, seed)) for label in ("SSMD", "MDM"))

@@ -35,7 +35,7 @@ class Summary(NamedTuple):
     same: answers whose tokens are those of the reference.
     tpf: tokens per forward, until the end of the answers.
     speedup: tokens per second over those of the reference.
-    tokens_per_second: of the decoding loops.
+    tokens_per_second: of the decoding loops, with an interval over items.
   """
 
   items: int

@@ -1,4 +1,4 @@
-"""Methods, rules, settings and measures in words, for the legends and axes of figures."""
+"""Methods, rules, settings, measures and counts in words, for figures, tables and sentences."""
 
 from __future__ import annotations
 
