@@ -99,10 +99,20 @@ def test_a_flood_of_output_is_neither_kept_nor_waited_for():
   assert not outcome.passed and len(outcome.error) <= 500 and outcome.seconds < 5
 
 
-def test_nothing_of_a_program_is_left():
-  SMALL.run("while True: pass")
-  listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-  assert str(outside._INSIDE) not in listed
+# In a session of its own, and not asked to die with its parent.
+APART = (
+  "import ctypes, os, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\nos.setsid()\ntime.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("code", ["while True: pass", APART])
+def test_nothing_of_a_program_is_left(code):
+  assert "0.5 seconds" in Sandbox(seconds=0.5).run(code).error
+  assert str(outside._INSIDE) not in _running()
+
+
+def _running() -> str:
+  return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
 
 
 def test_a_shared_namespace_is_refused(monkeypatch):
@@ -156,7 +166,7 @@ def test_users_other_than_root_are_isolated_by_a_user_namespace():
     command = [setpriv, "--reuid=65533", "--regid=65533", "--clear-groups", python, "-c"]
     done = subprocess.run(
       [*command, _AS_ANOTHER, folder],
-      input=json.dumps({"nothing": "pass", "user namespace": nested, **HOSTILE}),
+      input=json.dumps({"nothing": "pass", "user namespace": nested, "apart": APART, **HOSTILE}),
       capture_output=True,
       text=True,
       timeout=60,
@@ -165,3 +175,4 @@ def test_users_other_than_root_are_isolated_by_a_user_namespace():
     pytest.skip(done.stderr.splitlines()[-1])
   passed = json.loads(done.stdout)
   assert passed.pop("nothing") and not any(passed.values())
+  assert f"{folder}/sbdjax/evals/sandbox/inside.py" not in _running()

@@ -1,7 +1,7 @@
 """Runs in the new namespaces: closes them off, tries that they are closed, then runs the program.
 
 Started by `outside.py` as a script of its own, so it imports nothing but the standard library. It
-says "ready" once everything is in force, and then "passed" or what went wrong.
+says "ready" and its process id outside once everything is in force, and then "passed" or what went wrong.
 """
 
 import ctypes
@@ -167,11 +167,12 @@ def main():
   descriptor = os.dup(1)
   say = lambda text: os.write(descriptor, text.encode() + b"\n")
   try:
+    process = os.readlink("/proc/self")  # /proc is still the one outside
     close_off(orders)
   except (Refused, OSError, ValueError) as error:
     say(f"refused: {error}")
     return
-  say("ready")
+  say(f"ready {process}")
   say(outcome(orders["program"]))
   os._exit(0)
 

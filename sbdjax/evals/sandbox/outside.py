@@ -35,7 +35,7 @@ _MOST_BYTES = 20_000
 # Folders of programs and libraries; those of the interpreter are added.
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin")
 # For the interpreter to start, before the program's own time begins.
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +45,13 @@ class Outcome:
   Attributes:
     passed: it ran to its end without an exception.
     error: why not, one line; "" where it passed.
+    stopped: a limit ended it, or it left by itself; else it ran to its end, or to an exception.
     seconds: it took, its start included.
   """
 
   passed: bool
   error: str
+  stopped: bool
   seconds: float
 
 
@@ -87,16 +89,16 @@ class Sandbox:
     said, timed_out = self._talk(json.dumps(self._orders(program)).encode())
     seconds = time.perf_counter() - start
     lines = said.decode(errors="replace").splitlines()
-    if not lines or lines[0] != "ready":
+    if not lines or not lines[0].startswith("ready "):
       reason = " ".join(lines) or "it did not start" + " in time" * timed_out
       raise refusal(reason.removeprefix("refused: "))
     if timed_out:
-      return Outcome(False, f"stopped after {self.seconds:g} seconds", seconds)
+      return Outcome(False, f"stopped after {self.seconds:g} seconds", True, seconds)
     if len(lines) < 2:
-      return Outcome(
-        False, "ended before its end: killed at a limit, or it left by itself", seconds
-      )
-    return Outcome(lines[1] == "passed", "" if lines[1] == "passed" else lines[1][:500], seconds)
+      why = "ended before its end: killed at a limit, or it left by itself"
+      return Outcome(False, why, True, seconds)
+    passed = lines[1] == "passed"
+    return Outcome(passed, "" if passed else lines[1][:500], False, seconds)
 
   def _orders(self, program: str) -> dict[str, Any]:
     library = os.path.dirname(os.__file__)
@@ -123,28 +125,35 @@ class Sandbox:
       start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None
+    started: list[int] = []  # descriptor of the process that runs the program
     try:
       with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(orders)
-      return _read(process.stdout.fileno(), self.seconds)
+      return _read(process.stdout.fileno(), self.seconds, started)
     finally:
-      # The first process of the namespace dies with its parent, and all others with it.
       with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+      # A program can leave its group and outlive its parent. It is the first process of its namespace:
+      # with it ends every other one there.
+      for descriptor in started:
+        _end(descriptor)
       process.wait()
       process.stdout.close()
 
 
-def _read(descriptor: int, seconds: float) -> tuple[bytes, bool]:
+def _read(descriptor: int, seconds: float, started: list[int]) -> tuple[bytes, bool]:
   """What comes until the end, at most `_MOST_BYTES`, and whether time was up before.
 
-  The program's seconds begin when the process says that it is ready.
+  The program's seconds begin when the process says that it is ready; a descriptor of that process is added
+  to `started`.
   """
   said, end = b"", time.monotonic() + _START_SECONDS
   ready = False
   while len(said) < _MOST_BYTES:
-    if not ready and b"ready\n" in said:
+    if not ready and said.startswith(b"ready ") and b"\n" in said:
       ready, end = True, time.monotonic() + seconds
+      with contextlib.suppress(ProcessLookupError):  # it may have ended
+        started.append(os.pidfd_open(int(said.split()[1])))
     left = end - time.monotonic()
     if left <= 0 or not select.select([descriptor], [], [], left)[0]:
       return said, True
@@ -153,6 +162,14 @@ def _read(descriptor: int, seconds: float) -> tuple[bytes, bool]:
       break
     said += more
   return said, False
+
+
+def _end(descriptor: int) -> None:
+  """Kills a process by its descriptor, and waits until it is gone."""
+  with contextlib.suppress(ProcessLookupError):
+    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+  select.select([descriptor], [], [], _START_SECONDS)
+  os.close(descriptor)
 
 
 @functools.cache

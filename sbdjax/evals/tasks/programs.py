@@ -77,8 +77,9 @@ def runnable(task: Task, sandbox: Sandbox | None = None) -> Task:
 
 
 def passes(sandbox: Sandbox, item: Generation, answer: str) -> Values:
-  """Whether the program that `answer` makes runs to its end."""
-  return {_METRIC: float(sandbox.run(item.reference.program(answer)).passed)}
+  """Whether the program that `answer` makes runs to its end; recorded beside it, whether a limit ended it."""
+  found = sandbox.run(item.reference.program(answer))
+  return {_METRIC: float(found.passed), "stopped": float(found.stopped)}
 
 
 _task = functools.partial(Task, score=unvalued, metrics={_METRIC: Metric()})
