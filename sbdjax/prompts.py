@@ -105,6 +105,8 @@ def check_one(prompt: Sequence[int], model: Pretrained, decoding: Decoding, name
 def stops_of(model: Pretrained, strings: Sequence[str]) -> Stops | None:
   """Stop strings for the vocabulary of `model`; None for no strings.
 
+  A string that is a special token ends a text where that token comes, though it has no text of its own.
+
   Raises:
     UsageError: an empty string, or a tokenizer whose tokens have no bytes of their own.
   """
@@ -116,7 +118,16 @@ def stops_of(model: Pretrained, strings: Sequence[str]) -> Stops | None:
     b"" if i == tokenizer.mask_id else "\ufffd".encode()
     for i in range(len(pieces), model.lm.config.vocab_size)
   ]
-  return stops_for(strings, pieces + unknown, _dropped_after(tokenizer, pieces))
+  named = _special(model, strings)
+  said = [piece or named.get(i, b"") for i, piece in enumerate(pieces)]
+  return stops_for(strings, said + unknown, _dropped_after(tokenizer, pieces))
+
+
+def _special(model: Pretrained, strings: Sequence[str]) -> dict[int, bytes]:
+  """Those of `strings` that are added tokens and do not end a text anyway: token -> its bytes."""
+  added = getattr(model.need_tokenizer(), "added_tokens", dict)()
+  named = {added[text]: text.encode() for text in strings if text in added}
+  return {token: text for token, text in named.items() if token not in model.generation.eos_ids}
 
 
 def _dropped_after(tokenizer: Tokenizer, pieces: Sequence[bytes]) -> int | None:

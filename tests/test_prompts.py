@@ -1,11 +1,15 @@
 """Prompts: from text to token ids and back, and those a model cannot take."""
 
+import numpy as np
 import pytest
+import tokenizers
 
 from sbdjax import prompts
+from sbdjax.data.bpe_tokenizer import LibraryTokenizer
 from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.decode import AR, MDM
 from sbdjax.decode.decoding import Decoding
+from sbdjax.decode.stops import NOTHING, STOPPED
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.interop.settings import GenerationDefaults
@@ -58,3 +62,17 @@ def test_prompts_that_cannot_be_continued(rows, message):
 
 def test_methods_of_any_order_take_masks_and_empty_prompts():
   prompts.check([[], [1, MASK]], MODEL, Decoding(MDM(), 5))
+
+
+def test_a_stop_string_that_is_a_special_token_ends_a_text():
+  """Its token has no text; where it is an EOS, that ends the text already."""
+  library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
+  library.decoder = tokenizers.decoders.Fuse()
+  library.add_special_tokens(["<end>", "<eos>"])
+  lm = models.lm_of(vocab_size=5, mask_id=None)
+  model = Pretrained(lm, None, LibraryTokenizer(library, eos_id=4), GenerationDefaults((4,), None))
+  stops = prompts.stops_of(model, ["<end>", "<eos>"])
+  reads = [[token] for token in range(5)]
+  state = stops.after(np.full(5, NOTHING), np.array(reads, np.int32), np.ones((5, 1), bool))
+  assert [x == STOPPED for x in state[:, 0].tolist()] == [False, False, False, True, False]
+  assert prompts.answer_text(model, [0], [1, 3], ["<end>"]).strip() == "b"
