@@ -19,17 +19,9 @@ from typing import Any
 
 from sbdjax import figures
 from sbdjax.evals import record
+from sbdjax.evals.seed_runs import NAMES
 
-# Metrics and runs in words; others are shown as they are named.
-METRICS = {
-  "eval/ntp_loss": "next-token loss, held out",
-  "eval/masked_loss": "masked loss, held out",
-  "eval/nelbo": "bound, held out",
-  "eval/draft_nelbo": "drafts, held out",
-  "eval/target_nelbo": "targets, held out",
-  "train/draft_loss": "loss of drafts in training",
-  "train/target_loss": "loss of targets in training",
-}
+# Runs in words; others are shown as they are named.
 RUNS = {
   "SBD w/o NTP term": "SBD without the next-token term",
   "no_residual": "SSMD without output residual",
@@ -85,7 +77,7 @@ def draw(lines: Sequence[dict[str, Any]], path: pathlib.Path, together: bool = F
         curve = [x for x in lines if (x["run"], x["metric"]) == (run, metric)]
         label = RUNS.get(run, run)
         if together:
-          label = f"{label}: {METRICS.get(metric, metric)}"
+          label = f"{label}: {NAMES.get(metric, metric)}"
         style = dict(color=figures.COLOURS[r], marker=figures.MARKERS[r], markersize=2.5)
         style |= dict(linestyle=("-", "--", ":", "-.")[m % 4] if together else "-")
         if curve:
@@ -93,7 +85,7 @@ def draw(lines: Sequence[dict[str, Any]], path: pathlib.Path, together: bool = F
       panel.set(xlabel="update", ylabel=lines[0]["unit"])
       panel.xaxis.set_major_formatter("{x:,.0f}")
       if not together:
-        panel.set_title(METRICS.get(metric, metric))
+        panel.set_title(NAMES.get(metric, metric))
     figures.legend_below(figure, columns)
 
 
@@ -114,11 +106,12 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
   if args.runs:
     lines = points_of(args.runs, args.metrics.split(","), args.bits)
-    args.record.write_text("".join(json.dumps(line) + "\n" for line in lines))
   else:
     lines = [json.loads(line) for line in args.record.read_text().splitlines()]
   if not lines:
     parser.error(f"none of {args.metrics} is recorded in {' '.join(args.runs) or args.record}")
+  if args.runs:
+    args.record.write_text("".join(json.dumps(line) + "\n" for line in lines))
   if args.out:
     draw(lines, args.out, args.together)
   print(f"{len(lines)} points: {args.record}" + (f", {args.out}" if args.out else ""))

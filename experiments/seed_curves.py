@@ -24,18 +24,7 @@ from sbdjax.evals import record, seed_runs
 from sbdjax.evals.seed_runs import Run
 
 UNITS = {False: ("nats per token", 1.0), True: ("bits per character", 1 / math.log(2))}
-METRICS = {
-  "eval/ntp_loss": "next-token loss, held out",
-  "eval/masked_loss": "masked loss, held out",
-}
-# Of these the default is recorded; others have names, too.
-_NAMES = METRICS | {
-  "eval/nelbo": "bound, held out",
-  "eval/draft_nelbo": "drafts, held out",
-  "eval/target_nelbo": "targets, held out",
-  "train/draft_loss": "loss of drafts in training",
-  "train/target_loss": "loss of targets in training",
-}
+METRICS = (seed_runs.NTP, "eval/masked_loss")  # that are recorded where no others are asked for
 _KEPT = ("git_commit", "git_modified", "packages", "python", "platform")
 
 
@@ -75,7 +64,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path, together: bool = False) -> Non
   with figures.drawing(path, width, 2.3 + 0.15 * math.ceil(lines / columns)) as figure:
     panels = figure.subplots(1, 1 if together else len(metrics), squeeze=False)[0]
     for m, metric in enumerate(metrics):
-      panel, said = panels[0 if together else m], _NAMES.get(metric, metric)
+      panel, said = panels[0 if together else m], seed_runs.NAMES.get(metric, metric)
       for n, name in enumerate(names):
         curves = [r["curves"][metric] for r in runs if r["run"] == name and metric in r["curves"]]
         if not curves:
@@ -110,12 +99,15 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("--record", type=pathlib.Path, required=True, help="the JSON lines")
   parser.add_argument("--out", type=pathlib.Path, help="the PNG; default: none is drawn")
   args = parser.parse_args(argv)
+  if not (args.runs or args.out):
+    parser.error("nothing to do: name runs to record, or the picture to draw (--out)")
   if args.runs:
     pairs = [run.partition("=") for run in args.runs]
     runs = [
       run_of(name, pathlib.Path(workdir), args.metrics.split(","), args.bits)
       for name, _, workdir in pairs
     ]
+    seed_runs.check(runs)
     args.record.write_text("".join(json.dumps(run) + "\n" for run in runs))
   if args.out:
     draw(seed_runs.read(args.record), args.out, args.together)

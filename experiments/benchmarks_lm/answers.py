@@ -8,7 +8,7 @@ forward is run once for all and not timed. Answers end inside decoding, at a sto
 --max_tokens, so tokens, forwards and seconds are those until the end of the answer. Greedy.
 
 One line per item is added to --raw, and re-running the command resumes. At the end --out gets one line
-a method: answers with AR's very tokens, the task's metrics with intervals, tokens per forward, and
+per method, in place of those of an earlier run with these settings: answers with AR's very tokens, the task's metrics with intervals, tokens per forward, and
 tokens/s against AR's with an interval by bootstrap over items; under `each` what every item cost and
 whether --max_tokens cut its answer ("finish": "length").
 
@@ -24,13 +24,14 @@ import sys
 import time
 from typing import Any
 
+from sbdjax.data.files import write_atomically
 from sbdjax.decode.decoding import from_flat
 from sbdjax.errors import UsageError
 from sbdjax.evals import record, responders, turns
 from sbdjax.evals.tasks import programs, registry
 from sbdjax.evals.tasks.files import Files
 from sbdjax.evals.tasks.run import outcome
-from sbdjax.evals.tasks.task import Generation
+from sbdjax.evals.tasks.task import Generation, Task
 from sbdjax.interop.pretrained import load_pretrained
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -75,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
   add("--run_generated_code", action="store_true", help="run programs, each in a sandbox")
   add("--minutes", type=float, help="stop after the item at which they are over")
   add("--raw", required=True, help=".jsonl of items, added to")
-  add("--out", required=True, help=".jsonl of methods, added to")
+  add("--out", required=True, help=".jsonl of methods; lines of other settings are kept")
   return parser
 
 
@@ -117,11 +118,13 @@ def main(argv: list[str] | None = None) -> int:
     "stop": list(items[0].stop),
     "max_tokens": limit,
     "methods": settings,
+    "run_generated_code": args.run_generated_code,
+    "weights_crc32": record.fingerprint(model.params),
   }
   lines = record.JsonLines(pathlib.Path(args.raw))
   if any(line["settings"] != about for line in lines.records):
     raise UsageError(f"{args.raw} holds items of other settings: name another --raw")
-  known = {line["id"] for line in lines.records}
+  known = {line["id"]: line for line in lines.records}
   todo = [
     (item, prompt) for item, prompt in zip(items, prompts, strict=True) if item.id not in known
   ]
@@ -142,19 +145,24 @@ def main(argv: list[str] | None = None) -> int:
       print(f"{number + 1} of {len(todo)} items, {minutes:.1f} min", file=sys.stderr, flush=True)
       if args.minutes is not None and minutes > args.minutes:
         break
-  write(task, lines.records, about, args.out)
+  known = {line["id"]: line for line in lines.records}
+  answered = [known[item.id] for item in items if item.id in known]
+  write(task, answered, about, pathlib.Path(args.out))
   return 0
 
 
-def write(task: Any, lines: list[dict[str, Any]], about: dict[str, Any], path: str) -> None:
-  """One line per method."""
-  out = record.JsonLines(pathlib.Path(path))
+def write(
+  task: Task, lines: list[dict[str, Any]], about: dict[str, Any], path: pathlib.Path
+) -> None:
+  """One line per method, in place of those with the same settings."""
+  others = [line for line in record.JsonLines(path).records if line["settings"] != about]
+  rows = []
   for name, summary in turns.summaries(lines).items():
     values = [line["runs"][name]["values"] for line in lines]
     each = {"id": [line["id"] for line in lines]}
     each |= {field: [line["runs"][name][field] for line in lines] for field in EACH}
     worth = {metric: list(x) for metric, x in outcome(task.metrics, values).metrics.items()}
-    out.append(
+    rows.append(
       {"method": name, "task": task.full_name}
       | json.loads(json.dumps(summary._asdict()))
       | {"values": worth, "settings": about, "each": each}
@@ -165,6 +173,8 @@ def write(task: Any, lines: list[dict[str, Any]], about: dict[str, Any], path: s
       f"forward, {summary.speedup.value:.2f} x AR "
       f"[{summary.speedup.low:.2f}, {summary.speedup.high:.2f}]"
     )
+  text = "".join(json.dumps(line) + "\n" for line in others + rows)
+  write_atomically(path, lambda file: file.write(text.encode()))
 
 
 if __name__ == "__main__":

@@ -140,14 +140,19 @@ def main(argv: list[str] | None = None) -> int:
   with args.out.open("w") as out:
     for path in args.ours:
       lines = [json.loads(line) for line in path.read_text().splitlines()]
-      run = next(line for line in lines if "settings" in line)
-      settings, chosen = run["settings"], run["chosen"]
-      about = {"settings": settings | chosen, "file": file.name} | provenance
-      for name in chosen["tasks"].split(","):
+      runs = [line for line in lines if "settings" in line]
+      settings = runs[0]["settings"]  # those of all runs of a file
+      if settings["chat"]:
+        parser.error(f"{path} was made with --chat, which is not compared here")
+      for name, chosen in {
+        n: r["chosen"] for r in runs for n in r["chosen"]["tasks"].split(",")
+      }.items():
+        about = {"settings": settings | chosen, "file": file.name} | provenance
         task = registry.find(name)
-        items = task.items(Files(args.data), offset=chosen["offset"], limit=chosen["limit"])
+        which = {key: chosen[key] for key in ("offset", "limit", "spread")}
+        items = task.items(Files(args.data), num_fewshot=settings["num_fewshot"], **which)
         known = {line["id"]: line for line in lines if line.get("task") == task.full_name}
-        ours = [known[item.id] for item in items]
+        ours = [known[item.id] for item in items if item.id in known]
         found = beside(task, items, ours, theirs, settings["max_length"] or 2048) | about
         out.write(json.dumps(found) + "\n")
         out.flush()

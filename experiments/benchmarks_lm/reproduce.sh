@@ -29,7 +29,7 @@ $PY $OUT/beside_transformers.py runs/ours.jsonl runs/ours_openbookqa.jsonl runs/
 
 # Answers by AR and by lossless decoders: two idle cores. The items of IFEval took half an hour.
 ADAPTER=sbdjax/assets/smollm2_135m_sbd_adapter.safetensors
-rm -f $OUT/answers.jsonl # lines are added
+rm -f $OUT/answers.jsonl # lines of other settings would stay
 for task in "gsm8k_cot_llama --num_fewshot=0 --limit=60" "ifeval --max_tokens=256 --limit=40"; do
   # shellcheck disable=SC2086
   $PY $OUT/answers.py --task=$task --chat --adapter=$ADAPTER \

@@ -228,8 +228,11 @@ def answers() -> str:
   head = "| task | decoding | answers as AR's | score | tokens per forward | times AR's tokens/s |"
   rows = [head, "|---|---|---|---|---|---|"]
   for record in records:
-    metric, value = next(iter(record["values"].items()))
-    score = f"{metric} {Interval(*value).shown(digits=1, scale=100)} %"
+    shown = (
+      f"{metric} {Interval(*value).shown(digits=1, scale=100)} %"
+      for metric, value in record["values"].items()
+    )
+    score = next(shown, "")  # programs that were not run have none
     per_forward, speedup = (Interval(*record[name]).shown(digits=2) for name in ("tpf", "speedup"))
     same = f"{record['same']} of {record['items']}"
     rows.append(

@@ -105,8 +105,9 @@ class Judge:
     for row, prompt, text in zip(tokens, prompts, texts, strict=True):
       row[: len(prompt) + len(text)] = [*prompt, *text]
     if tokens.min() < 0 or tokens.max() >= config.vocab_size:
+      unknown = tokens[(tokens < 0) | (tokens >= config.vocab_size)][0]
       raise UsageError(
-        f"a text holds token {tokens.max()}, the judge knows 0..{config.vocab_size - 1}: "
+        f"a text holds token {unknown}, the judge knows 0..{config.vocab_size - 1}: "
         "choose a judge with the same vocabulary"
       )
     index = np.arange(1, width)

@@ -44,6 +44,7 @@ _DECODER = "decoder."
 # Settings of a request for text, and what of them means no more than greedy decoding.
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _GREEDY = {"do_sample", "temperature", "until"}
+_OF_SAMPLING = {"top_p", "top_k", "min_p", "typical_p"}  # without effect on greedy decoding
 _MAX_TOKENS = 256  # the harness's own, where a task says nothing
 
 # The harness shows the messages of its own models alone.
@@ -111,7 +112,9 @@ class SbdjaxLM(HarnessLM):
     self.written: list[dict[str, Any]] = []
     context = self._model.lm.config.max_seq_len
     self._max_length = min(max_length or context, context)
-    self._rows = int(batch_size) if batch_size not in (None, "auto") else 0
+    # "auto:4" too: the harness's models would find the size anew four times.
+    by_itself = batch_size is None or str(batch_size).startswith("auto")
+    self._rows = 0 if by_itself else int(batch_size)
     self._scorer = scorer_for(
       self._model, rows=self._rows, max_tokens=self._max_length, samples=samples, seed=seed
     )
@@ -263,10 +266,12 @@ def _decoder_settings(more: dict[str, Any]) -> dict[str, Any]:
 
 def _sampling(kwargs: dict[str, Any]) -> dict[str, Any]:
   """The decoder's settings that a request asks for: a temperature, or nothing."""
-  others = set(kwargs) - _GREEDY - set(_LIMITS)
+  others = {n for n in set(kwargs) - _GREEDY - set(_LIMITS) if (n, kwargs[n]) != ("num_beams", 1)}
   temperature = float(kwargs.get("temperature", 0.0)) if kwargs.get("do_sample", True) else 0.0
-  if others and temperature:
-    raise UsageError(f"sampling with {', '.join(sorted(others))} is not supported: leave it out")
+  wrong = others if temperature else others - _OF_SAMPLING
+  if wrong:
+    how = "sampling" if temperature else "greedy decoding"
+    raise UsageError(f"{how} with {', '.join(sorted(wrong))} is not supported: leave it out")
   return {"temperature": temperature} if temperature else {}
 
 

@@ -8,15 +8,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sbdjax.bootstrap import Interval, spread
+from sbdjax.errors import DataError
 
 # `run` (the name that its seeds share), `seed`, `curves` (metric -> [step, value] pairs), settings and provenance.
 Run = Mapping[str, Any]
 NTP = "eval/ntp_loss"
+# Metrics of trainings in words.
+NAMES = {
+  NTP: "next-token loss, held out",
+  "eval/masked_loss": "masked loss, held out",
+  "eval/nelbo": "bound, held out",
+  "eval/draft_nelbo": "drafts, held out",
+  "eval/target_nelbo": "targets, held out",
+  "train/draft_loss": "loss of drafts in training",
+  "train/target_loss": "loss of targets in training",
+}
 
 
 def read(path: pathlib.Path | str) -> list[dict[str, Any]]:
   """The recorded runs."""
   return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+def check(runs: Sequence[Run]) -> None:
+  """Checks that seeds of one name can be put together.
+
+  Raises:
+    DataError: a run without curves, two with the same seed, or with curves at other steps.
+  """
+  seen: set[tuple[str, Any]] = set()
+  steps: dict[tuple[str, str], list[int]] = {}
+  for run in runs:
+    name, curves = run["run"], run["curves"]
+    if not curves:
+      raise DataError(f"{name}: none of the metrics is recorded")
+    if (name, run["seed"]) in seen:
+      raise DataError(f"{name}: two runs have the seed {run['seed']}")
+    seen.add((name, run["seed"]))
+    for metric, curve in curves.items():
+      at = [step for step, _ in curve]
+      if steps.setdefault((name, metric), at) != at:
+        raise DataError(f"{name}: {metric} was measured at other steps with seed {run['seed']}")
 
 
 def last(runs: Sequence[Run], name: str, metric: str = NTP) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 
@@ -65,6 +66,16 @@ def test_items_are_recorded_and_a_stopped_run_goes_on(capsys, data, tmp_path):
   assert (
     code == 2 and "holds results with max_length=None, not 64: name another --out" in printed.err
   )
+
+
+def test_items_that_were_asked_in_other_words_are_refused(capsys, data, tmp_path):
+  args = ["--tasks=arc_easy", "--limit=1", f"--out={tmp_path / 'out.jsonl'}"]
+  assert run(capsys, data, *args)[0] == 0
+  corrected = shutil.copytree(data, tmp_path / "corrected")
+  for file in corrected.rglob("arc_easy*"):
+    file.write_bytes(file.read_bytes().replace(b"Why 0?", b"How 0?"))
+  code, printed = run(capsys, corrected, *args)
+  assert code == 2 and "item q0 was asked in other words" in printed.err
 
 
 def test_processes_share_the_items_and_the_last_one_tells(capsys, data, tmp_path):

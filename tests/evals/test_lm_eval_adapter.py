@@ -107,3 +107,13 @@ def test_a_limit_that_leaves_no_room_is_refused(module, asked, limit):
   with pytest.raises(UsageError, match="max_gen_toks=256 leaves no room"):
     model.generate_until([instance("Once")], True)  # the harness's own limit
   assert not asked
+
+
+def test_settings_that_change_greedy_texts_are_refused(module):
+  """Beams and penalties; what only sampling reads has no effect."""
+  assert module._sampling({"do_sample": False, "num_beams": 1, "top_p": 0.9, "until": []}) == {}
+  for wrong in ({"num_beams": 4}, {"repetition_penalty": 1.3}):
+    with pytest.raises(UsageError, match=f"greedy decoding with {next(iter(wrong))}"):
+      module._sampling({"do_sample": False, **wrong})
+  with pytest.raises(UsageError, match="sampling with top_p"):
+    module._sampling({"temperature": 1.0, "top_p": 0.9})

@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from sbdjax.evals.scoring import masked as masked_bounds
 from sbdjax.evals.scoring.base import Estimator
 from sbdjax.evals.scoring.causal import CausalScorer
 from sbdjax.evals.scoring.requests import TokenRequest, encode_pair, windows
+from sbdjax.evals.scoring.scorer import rolling
 from sbdjax.likelihood import elbo
 from sbdjax.nn.sigma import HeadConfig
 from sbdjax.sigma_lm import make_sigma_lm
@@ -140,6 +142,17 @@ class Letters:
       out.append(int.from_bytes(text[i : i + n].encode()))
       i += n
     return out
+
+
+def test_every_window_of_a_long_text_has_a_token_before_it():
+  """A model that is never trained to say a text's first token is not asked for it."""
+  without = lambda params, tokens, keys, given, length: jnp.where(given[:, :1], 0.0, -1.0)
+  about = (Estimator("-1 for a window without context", 1, 0), 4, lambda tokens: tokens, 1)
+  scorer = bounds.BoundScorer(without, None, *about, needs_context=True)
+  (found,) = rolling(scorer, Letters(), ["abcdefghi"])
+  assert found.log_prob == 0 and found.tokens == 9
+  with pytest.raises(UsageError, match="context of 4, one of them before it"):
+    scorer([[TokenRequest((1,), (2, 3, 4, 5))]])
 
 
 def test_spaces_at_the_end_belong_to_the_continuation():

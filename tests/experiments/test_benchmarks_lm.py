@@ -56,8 +56,13 @@ def test_what_every_answer_cost_is_recorded(tmp_path):
   costs = {"nfe": 4, "query_tokens": 8, "seconds": 0.5, "finish": "length", "same": True}
   of = lambda tokens: costs | {"tokens": tokens, "values": {"right": float(tokens > 6)}}
   lines = [{"id": f"q{n}", "runs": {"AR": of(n), "other": of(2 * n)}} for n in (4, 6)]
-  module.write(task, lines, {"max_tokens": 9}, str(tmp_path / "out.jsonl"))
-  ar, other = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+  module.write(task, lines, {"max_tokens": 8}, tmp_path / "out.jsonl")
+  module.write(task, lines[:1], {"max_tokens": 9}, tmp_path / "out.jsonl")
+  module.write(
+    task, lines, {"max_tokens": 9}, tmp_path / "out.jsonl"
+  )  # in place of the line before
+  kept, _, ar, other = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+  assert kept["settings"] == {"max_tokens": 8} and ar["settings"] == {"max_tokens": 9}
   assert ar["each"]["id"] == other["each"]["id"] == ["q4", "q6"]
   assert other["each"]["tokens"] == [8, 12] and ar["each"]["finish"] == ["length"] * 2
   assert other["values"]["right"][0] == 1.0 and other["tpf"][0] == 20 / 8

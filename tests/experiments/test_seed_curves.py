@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from sbdjax.errors import DataError
 from sbdjax.evals import seed_runs
 from tests.experiments.test_ssmd import script
 
@@ -67,6 +68,18 @@ def test_seeds_are_compared_with_themselves(recorded):
   assert seed_runs.mean(runs, "SBD", "x") is None
   with pytest.raises(ValueError, match="seeds"):
     seed_runs.above(runs[:3], "SBD", "NTP")
+
+
+def test_runs_that_cannot_be_put_together_are_refused(recorded):
+  first, second, *_ = seed_runs.read(recorded)
+  elsewhere = {"eval/ntp_loss": [[11, 1.0], [20, 1.0]]}
+  for why, run in {
+    "none of the metrics": first | {"curves": {}, "seed": 2},
+    "the seed 0": first,
+    "other steps with seed 2": first | {"curves": elsewhere, "seed": 2},
+  }.items():
+    with pytest.raises(DataError, match=why):
+      seed_runs.check([first, second, run])
 
 
 def test_a_seed_more_changes_the_picture(recorded, tmp_path):

@@ -38,11 +38,13 @@ class Scorer(Protocol):
   Attributes:
     estimator: how.
     max_tokens: of a context and its continuation; what is longer loses its beginning.
+    window: tokens that are predicted at most where one stands before them.
     needs_context: a text cannot be scored with nothing before it.
   """
 
   estimator: Estimator
   max_tokens: int
+  window: int
   needs_context: bool
 
   def __call__(self, groups: Sequence[Sequence[TokenRequest]]) -> list[list[Scored]]: ...

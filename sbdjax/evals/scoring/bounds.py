@@ -38,6 +38,7 @@ class BoundScorer:
   Attributes:
     estimator: with its samples and seed.
     max_tokens: of a context and its continuation; what is longer loses its beginning.
+    window: tokens that are predicted at most, with one before them where a context is needed.
     needs_context: a whole text is scored after the bos token, as by next-token models.
   """
 
@@ -62,6 +63,7 @@ class BoundScorer:
     """
     self.estimator, self.max_tokens = estimator, max_tokens
     self.needs_context = needs_context
+    self.window = max_tokens - needs_context
     self._bound, self._params = jax.jit(bound), params
     self._width, self._rows = width, rows
 
@@ -82,10 +84,11 @@ class BoundScorer:
 
   def _cut(self, request: TokenRequest) -> TokenRequest:
     room = self.max_tokens - len(request.continuation)
-    if room < 0:
+    if room < self.needs_context:
+      after = ", one of them before it" if self.needs_context else ""
       raise UsageError(
-        f"a continuation of {len(request.continuation)} tokens is longer than the model's context "
-        f"of {self.max_tokens}: it cannot be scored"
+        f"a continuation of {len(request.continuation)} tokens is too long for the model's context of "
+        f"{self.max_tokens}{after}: it cannot be scored"
       )
     return request._replace(context=request.context[-room:] if room else ())
 

@@ -31,7 +31,9 @@ class CausalScorer:
 
   Attributes:
     estimator: "exact".
-    max_tokens: of a context and its continuation; what is longer loses its beginning.
+    max_tokens: of a forward. The last token of a continuation is only predicted, so that a context and its
+      continuation may have one more; what is longer loses its beginning.
+    window: tokens that are predicted at most where one stands before them.
     tokens_run: columns of all forwards so far, padding included.
   """
 
@@ -55,6 +57,7 @@ class CausalScorer:
     """
     self.estimator = Estimator("exact")
     self.max_tokens = min(max_tokens or lm.config.max_seq_len, lm.config.max_seq_len)
+    self.window = self.max_tokens
     self.tokens_run = 0
     self._lm, self._params, self._rows, self._share = lm, lm.prepare(params, 2), rows, share
     self._hidden = jax.jit(functools.partial(_hidden, lm))

@@ -2,7 +2,8 @@
 
 Texts become tokens as in lm-evaluation-harness (`TemplateLM._encode_pair`,
 `get_rolling_token_windows`): spaces at a context's end belong to the continuation, and the tokens of
-a continuation are what the tokens of both together have more than those of the context.
+a continuation are what the tokens of both together have more than those of the context. Where a token
+spans both, the context's are here those of both together; the harness keeps the context's own.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def windows(tokens: Sequence[int], start: Sequence[int], size: int) -> Iterator[
   Args:
     tokens: all of them are predicted.
     start: what the first is conditioned on, one token or none.
-    size: tokens of a window; without `start`, of which none are context.
+    size: tokens that a window predicts at most; with `start` one more stands before them.
   """
   if not start:
     for first in range(0, len(tokens), size):

@@ -78,7 +78,7 @@ def rolling(scorer: Scorer, tokenizer: Tokenizer, texts: Sequence[str]) -> list[
   for text in texts:
     ids = tokenizer.encode(text)
     start = prefix(tokenizer) if scorer.needs_context else []
-    parts.append(list(windows(ids, start, scorer.max_tokens)))
+    parts.append(list(windows(ids, start, scorer.window)))
   found = iter(scorer([[window] for window in itertools.chain(*parts)]))
   return [_sum([next(found)[0] for _ in part]) for part in parts]
 

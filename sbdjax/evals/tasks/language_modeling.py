@@ -113,9 +113,9 @@ TASKS = (
     _item,
     of_text,
     {
-      "word_perplexity": Metric(weighted_perplexity, higher_is_better=False),
-      "byte_perplexity": Metric(weighted_perplexity, higher_is_better=False),
-      "bits_per_byte": Metric(bits_per_unit, higher_is_better=False),
+      "word_perplexity": Metric(weighted_perplexity),
+      "byte_perplexity": Metric(weighted_perplexity),
+      "bits_per_byte": Metric(bits_per_unit),
     },
   ),
 )

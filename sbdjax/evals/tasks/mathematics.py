@@ -120,7 +120,7 @@ _ANSWER_IS = r"The answer is (\-?[0-9\.\,]+)."
 
 
 def last_box(text: str) -> str | None:
-  r"""What stands in the last \boxed{...} whose braces are closed; None without one."""
+  r"""What stands in the last \boxed{...}; None without one, or where its braces are not closed."""
   start = text.rfind("\\boxed{")
   if start < 0:
     return None

@@ -145,7 +145,7 @@ def _lambada(doc: Document, id: str, shots: Sequence[Document]) -> Comparison:
 
 
 _LAMBADA: Mapping[str, Metric] = {
-  "perplexity": Metric(perplexity, higher_is_better=False),
+  "perplexity": Metric(perplexity),
   "acc": Metric(),
 }
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from sbdjax.bootstrap import Interval, interval
-from sbdjax.errors import UsageError
+from sbdjax.errors import DataError, UsageError
 from sbdjax.evals.responders import Responders
-from sbdjax.evals.tasks.task import Item, Metric, Task
+from sbdjax.evals.tasks.task import Generation, Item, Metric, Task
 
 # (items answered, items to answer) of a task
 Progress = Callable[[int, int], None]
@@ -67,13 +69,14 @@ def answer(
 ) -> None:
   """Answers those of `items` that `lines` has no record of.
 
-  A record has the task, the item's id, what was answered and what it is worth. Records are in the order
-  in which items are answered; see `Responder.length`.
+  A record has the task, the item's id, a checksum of what was asked, what was answered and what it is
+  worth. Records are in the order in which items are answered; see `Responder.length`.
 
   Raises:
-    UsageError: an item of a kind that nobody answers.
+    UsageError: an item of a kind that nobody answers, or one that `lines` has with another question.
   """
   known = _known(task, lines.records)
+  _check_asked(task, items, lines.records)
   missing = [item for item in items if item.id not in known]
   progress(len(items) - len(missing), len(items))
   if not missing:
@@ -88,9 +91,28 @@ def answer(
     for item, response in zip(some, responder.respond(some), strict=True):
       values = dict(task.score(item, response.answer))
       gold = {"gold": item.gold} if hasattr(item, "gold") else {}
-      about = {"task": task.full_name, "id": item.id, **gold}
+      about = {"task": task.full_name, "id": item.id, "asked": asked(item), **gold}
       lines.append(about | response.details | {"values": values})
     progress(len(items) - len(missing) + first + len(some), len(items))
+
+
+def asked(item: Item) -> int:
+  """Checksum of an item's question, its examples and its options."""
+  if isinstance(item, Generation):
+    item = dataclasses.replace(item, reference=None)  # it may hold functions
+  return zlib.crc32(repr(item).encode())
+
+
+def _check_asked(task: Task, items: Sequence[Item], records: Sequence[dict[str, Any]]) -> None:
+  before = {
+    r["id"]: r["asked"] for r in records if r.get("task") == task.full_name and "asked" in r
+  }
+  for item in items:
+    if before.get(item.id, asked(item)) != asked(item):
+      raise UsageError(
+        f"{task.full_name}: item {item.id} was asked in other words before, of other files or by another "
+        "version: name another --out"
+      )
 
 
 def _known(task: Task, records: Sequence[dict[str, Any]]) -> dict[Any, Any]:
@@ -108,10 +130,18 @@ def summed_up(
 
 
 def outcome(metrics: Mapping[str, Metric], values: Sequence[Mapping[str, Any]]) -> Outcome:
-  """Values of single items, put together by metrics. One that no item has is left out."""
+  """Values of single items, put together by metrics. One that no item has is left out.
+
+  Raises:
+    DataError: a metric that some items have and others have not: they were scored in different ways.
+  """
   found = {}
   for name, metric in metrics.items():
     of_items = [v[name] for v in values if name in v]
+    if of_items and len(of_items) < len(values):
+      raise DataError(
+        f"{len(of_items)} of {len(values)} items have a value of {name}: they were scored in different ways"
+      )
     if of_items:
       columns_CxN = np.atleast_2d(np.asarray(of_items, float).T)
       found[name] = interval(columns_CxN, metric.aggregate)

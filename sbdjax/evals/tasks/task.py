@@ -222,11 +222,9 @@ class Metric(NamedTuple):
   Attributes:
     aggregate: columns [..., N] of N items -> [...], as `bootstrap.interval` calls it; a column where
       an item's value is a number, several where it is a tuple.
-    higher_is_better: of the number.
   """
 
   aggregate: Statistic = mean
-  higher_is_better: bool = True
 
 
 class Shots(NamedTuple):
@@ -323,4 +321,10 @@ class Task:
     pool = self.shots.read(files)
     if count > len(pool):
       raise UsageError(f"{self.full_name} has {len(pool)} examples: lower --num_fewshot={count}")
-    return self.shots.choose(pool, docs, count)
+    chosen = self.shots.choose(pool, docs, count)
+    least = min(map(len, chosen))
+    if least < count:
+      raise UsageError(
+        f"{self.full_name} has {least} examples for some items: lower --num_fewshot={count}"
+      )
+    return chosen

@@ -11,7 +11,15 @@ from sbdjax.evals.tasks.files import Files
 from sbdjax.evals.tasks.language_modeling import detokenized, pages
 from sbdjax.evals.tasks.multiple_choice import hellaswag_text, of_options
 from sbdjax.evals.tasks.run import outcome
-from sbdjax.evals.tasks.task import Comparison, Generation, Prompt, Rolling, Scored, at_random
+from sbdjax.evals.tasks.task import (
+  Comparison,
+  Generation,
+  Metric,
+  Prompt,
+  Rolling,
+  Scored,
+  at_random,
+)
 from tests.evals.tasks import documents
 
 MINE = registry.find("arc_easy")
@@ -64,6 +72,8 @@ def test_mmlu_shows_examples_of_the_subject(files):
   assert continuation == " Two y"
   with pytest.raises(UsageError, match="has 6 examples"):
     registry.find("mmlu").items(files, num_fewshot=7)
+  with pytest.raises(UsageError, match="mmlu has 2 examples for some items"):
+    registry.find("mmlu").items(files, num_fewshot=4)
   with pytest.raises(UsageError, match="arc_easy has no examples to show"):
     registry.find("arc_easy").items(files, num_fewshot=1)
 
@@ -172,3 +182,8 @@ def test_values_of_several_columns_are_drawn_together():
 def test_generation_items_hold_what_is_asked():
   item = Generation("0", Prompt("Q"), ("\n",), 5, reference=3)
   assert item.prompt.messages() == [{"role": "user", "content": "Q"}] and item.reference == 3
+
+
+def test_items_that_were_scored_in_different_ways_are_not_put_together():
+  with pytest.raises(DataError, match="1 of 2 items have a value of acc"):
+    outcome({"acc": Metric()}, [{"acc": 1.0}, {}])
