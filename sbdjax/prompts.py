@@ -125,7 +125,7 @@ def stops_of(model: Pretrained, strings: Sequence[str]) -> Stops | None:
 
 def _special(model: Pretrained, strings: Sequence[str]) -> dict[int, bytes]:
   """Those of `strings` that are added tokens and do not end a text anyway: token -> its bytes."""
-  added = getattr(model.need_tokenizer(), "added_tokens", dict)()
+  added: dict[str, int] = getattr(model.need_tokenizer(), "added_tokens", dict)()
   named = {added[text]: text.encode() for text in strings if text in added}
   return {token: text for token, text in named.items() if token not in model.generation.eos_ids}
 

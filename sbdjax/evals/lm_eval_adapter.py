@@ -113,8 +113,7 @@ class SbdjaxLM(HarnessLM):
     context = self._model.lm.config.max_seq_len
     self._max_length = min(max_length or context, context)
     # "auto:4" too: the harness's models would find the size anew four times.
-    by_itself = batch_size is None or str(batch_size).startswith("auto")
-    self._rows = 0 if by_itself else int(batch_size)
+    self._rows = 0 if str(batch_size or "auto").startswith("auto") else int(batch_size or 0)
     self._scorer = scorer_for(
       self._model, rows=self._rows, max_tokens=self._max_length, samples=samples, seed=seed
     )
