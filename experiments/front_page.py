@@ -152,7 +152,7 @@ def losses_in_short() -> str:
       f"{one.as_percent(above)} higher. "
       f"On exercises both lose right answers: {before} before, {clean} after CLLM\\*, {forcing} after Jacobi Forcing.",
       "* Self-speculation can lose: without the output residual masked diffusion reaches the same likelihood with "
-      f"{stories.without_residual()} times the forwards (one seed); on proteins the trunk alone does with {protein.cheapest()} times (three seeds).",
+      f"{stories.without_residual()} times the forwards; on proteins the trunk alone does with {protein.cheapest()} times (three seeds each).",
     )
   )
 
@@ -200,7 +200,9 @@ def results() -> str:
       f"and {saved(16, 'freedave d=8 tree eager reuse_verified_kv').shown(2)} (of 16) times fewer forwards; without "
       f"eager drafts and carried blocks {saved(4, 'freedave d=4 tree').shown(2)} and "
       f"{saved(16, 'freedave d=8 tree').shown(2)} (means of three seeds, [least, most]); **by the clock of two CPU cores a loss**: "
-      f"at best {freedave.fastest_by_the_clock():.2f} times static's tokens/s"
+      "at best {:.2f} times static's tokens/s ({:.2f} - {:.2f} over turns)".format(
+        *freedave.fastest_by_the_clock()
+      )
     ),
     "jacobi_stories260k": (
       f"{ratio().shown()} tokens per forward against {ratio(jacobi.ORIGINAL).shown()} before forcing, "

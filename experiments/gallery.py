@@ -171,7 +171,7 @@ ALL = (
   Figure(
     "benchmarks/speed_cpu.png", "benchmarks/plots.py", "draw",
     ("training_cpu.jsonl", "attention_cpu.jsonl", "decoding_sizes_cpu.jsonl", "compile_cpu.jsonl"),
-    "what its README says",
+    _sh("benchmarks"),
   ),
   Figure("one_task/one_task.png", "one_task/tables.py", "draw", ("points.jsonl",), _sh("one_task")),
   Figure(

@@ -14,9 +14,10 @@ train() {
 for seed in 0 1 2; do
   train mdm stories_mdm $seed
   train ssmd stories_ssmd $seed
+  # The paper's ablations.
+  train no_residual stories_ssmd:no_residual $seed
+  train two_causal stories_ssmd:two_causal $seed
 done
-train no_residual stories_ssmd:no_residual 0
-train two_causal stories_ssmd:two_causal 0
 
 TEXT="--data.source=text --data.tokenizer=tok512 --data.add_bos=true --data.path=$TINYSTORIES"
 TEXT="$TEXT --data.valid_path=$VALIDATION --split=validation --length=128"
@@ -36,8 +37,7 @@ measure() {
 }
 for seed in 0 1 2; do
   measure $seed 1024 MDM=runs/ssmd_stories/mdm_$seed SSMD=runs/ssmd_stories/ssmd_$seed
+  measure $seed 256 "no residual=runs/ssmd_stories/no_residual_$seed" "two causal=runs/ssmd_stories/two_causal_$seed"
 done
-# The paper's ablations, with one seed.
-measure 0 256 "no residual=runs/ssmd_stories/no_residual_0" "two causal=runs/ssmd_stories/two_causal_0"
 $PY experiments/tables.py --write
 $PY experiments/gallery.py ssmd_stories260k/samples.png ssmd_stories260k/ablations.png

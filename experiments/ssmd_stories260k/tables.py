@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,17 +35,21 @@ RUNS = AnyOrderRuns(
     "likelihood": "likelihood of held-out text",
   },
 )
-# The paper's ablations: label -> how the model differs from SSMD, and the blocks that one of its forwards runs. One seed.
+# The paper's ablations: label -> how the model differs from SSMD, and the blocks that one of its forwards runs.
 ABLATED = {
   "no residual": ("without output residual", 6),
   "two causal": ("with two causal blocks", 7),
 }
 _NAMES = {label: f"SSMD {name}" for label, (name, _) in ABLATED.items()} | {"SSMD": "full SSMD"}
 _BLOCKS = {"SSMD": 6} | {label: blocks for label, (_, blocks) in ABLATED.items()}
-BESIDE_MDM = AnyOrderRuns(
-  RUNS.folder, {"MDM": 5} | _BLOCKS, seeds=(0,), qualities=RUNS.qualities, names=_NAMES
-)
-BESIDE_SSMD = AnyOrderRuns(RUNS.folder, _BLOCKS, seeds=(0,), qualities=RUNS.qualities, names=_NAMES)
+
+
+def _beside(blocks: dict[str, int], seeds: Sequence[int] = RUNS.seeds) -> AnyOrderRuns:
+  """The ablations beside the first of `blocks`."""
+  return AnyOrderRuns(RUNS.folder, blocks, seeds, RUNS.qualities, names=_NAMES)
+
+
+BESIDE_MDM, BESIDE_SSMD = _beside({"MDM": 5} | _BLOCKS), _beside(_BLOCKS)
 _SHOWN = "N = 1, Δτ = 0.083"
 
 
@@ -72,46 +77,61 @@ def ablations() -> str:
   """The full model and what the paper takes away from it: losses, and one setting."""
   rows = []
   for label in _BLOCKS:
-    (held_out,) = (x for x in BESIDE_MDM.held_out(label, 0) if setting(x) == _SHOWN)
-    (sampled,) = (x for x in BESIDE_MDM.sampled(label, 0) if setting(x) == _SHOWN)
-    (cost,) = BESIDE_MDM.cost_of(label, [held_out["mean_nfe"]])
-    rows.append(
-      (
-        _NAMES[label],
-        BESIDE_MDM.loss_of(BESIDE_MDM.any_order(label, 0)).shown(3),
-        f"{cost:.1f}",
-        BESIDE_MDM.loss_of(held_out).shown(3),
-        quality_of(sampled, "spelling").shown(3),
-        quality_of(sampled, "judge").shown(2),
-        f"{sampled['acceptance']:.2f}",
+    for seed in BESIDE_MDM.seeds:
+      (held_out,) = (x for x in BESIDE_MDM.held_out(label, seed) if setting(x) == _SHOWN)
+      (sampled,) = (x for x in BESIDE_MDM.sampled(label, seed) if setting(x) == _SHOWN)
+      (cost,) = BESIDE_MDM.cost_of(label, [held_out["mean_nfe"]])
+      rows.append(
+        (
+          _NAMES[label],
+          seed,
+          trunk_loss(label, seed).shown(3),
+          f"{cost:.1f}",
+          BESIDE_MDM.loss_of(held_out).shown(3),
+          quality_of(sampled, "spelling").shown(3),
+          quality_of(sampled, "judge").shown(2),
+          f"{sampled['acceptance']:.2f}",
+        )
       )
-    )
   head = (
-    "seed 0", "its trunk, one token per forward: nats per token of held-out text", f"cost, {_SHOWN}", "nats per token there",
-    "words spelled right", "judge NLL", "accepted",
+    "model", "seed", "its trunk, one token per forward: nats per token of held-out text", f"cost, {_SHOWN}",
+    "nats per token there", "words spelled right", "judge NLL", "accepted",
   )  # fmt: skip
   return markdown.table(head, rows)
 
 
 def ablations_cost() -> str:
-  """What MDM and the full model cost at the quality of each ablation, in words."""
+  """What MDM and the full model cost at the quality of each ablation, in words; the settings of all seeds together."""
   return "\n".join(
-    f"* {_NAMES[label]}, equal {name}: {BESIDE_MDM.costs(quality, label)}; {BESIDE_SSMD.costs(quality, label)}."
+    f"* {_NAMES[label]}, equal {name}: {BESIDE_MDM.costs(quality, label, brief=True)}; {BESIDE_SSMD.costs(quality, label, brief=True)}."
     for label in ABLATED
     for quality, name in RUNS.qualities.items()
   )
 
 
+def trunk_loss(label: str, seed: int) -> Interval:
+  """Nats per token of held-out text under a model's trunk, one token per forward."""
+  return BESIDE_MDM.loss_of(BESIDE_MDM.any_order(label, seed))
+
+
 def worse_than_its_trunk(label: str) -> Interval:
-  """Held-out text under the sampler with the narrowest windows - under the trunk alone, one token per forward; nats per token, paired."""
-  sampler = texts_of(BESIDE_MDM.held_out(label, 0)[-1])
-  trunk = texts_of(BESIDE_MDM.any_order(label, 0))
-  return bootstrap.ratio_of_sums(np.subtract(trunk.over, sampler.over).tolist(), trunk.under)
+  """Held-out text under the sampler with the narrowest windows - under the trunk alone, one token per forward.
+
+  Nats per token; the mean of the seeds, the least, the most.
+  """
+  found = []
+  for seed in BESIDE_MDM.seeds:
+    sampler = texts_of(BESIDE_MDM.held_out(label, seed)[-1])
+    trunk = texts_of(BESIDE_MDM.any_order(label, seed))
+    more = np.subtract(trunk.over, sampler.over).tolist()
+    found.append(bootstrap.ratio_of_sums(more, trunk.under).value)
+  return bootstrap.spread(found)
 
 
-def without_residual() -> str:
-  """What MDM costs at the likelihoods of the model without output residual, in numbers."""
-  return equal_quality.ends_shown(BESIDE_MDM.ratios("likelihood", "no residual", 0))
+def without_residual(quality: str = "likelihood") -> str:
+  """What MDM costs at the quality of the model without output residual, in numbers; all seeds together."""
+  of_seeds = (BESIDE_MDM.ratios(quality, "no residual", seed) for seed in BESIDE_MDM.seeds)
+  return equal_quality.ends_shown([x for of_seed in of_seeds for x in of_seed])
 
 
 def in_short() -> str:
@@ -129,8 +149,8 @@ def draw(path: pathlib.Path) -> None:
 
 
 def draw_ablations(path: pathlib.Path) -> None:
-  """The same of seed 0 with both ablations."""
-  BESIDE_MDM.draw(path, "cost, forwards of five blocks")
+  """The same of the first seed with both ablations."""
+  _beside({"MDM": 5} | _BLOCKS, seeds=RUNS.seeds[:1]).draw(path, "cost, forwards of five blocks")
 
 
 def main(argv: list[str] | None = None) -> int:

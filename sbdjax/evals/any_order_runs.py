@@ -166,20 +166,25 @@ class AnyOrderRuns:
     there = lambda of: [[x for x in of(quality, label, s) if x is not None] for s in seeds]
     ratios = [x for of_seed in there(self.ratios) for x in of_seed]
     bounds = there(self.bounds)
+    every = len(self.curve(quality, label, seeds[0]))
+    beaten = every * len(seeds) - len(ratios) - sum(map(len, bounds))
     told = []
     if ratios:
       above = sum(x.low is not None and x.low > 1 for x in ratios)
       shares = "" if brief else f" ({above} of {len(ratios)} intervals above 1)"
       told.append(f"costs {equal_quality.ends_shown(ratios)} times as much{shares}")
+    if beaten and (ratios or any(bounds)):
+      told.append(
+        f"is as good from its first setting on as {beaten} of {every * len(seeds)} settings"
+      )
     if any(bounds):
-      every = len(self.curve(quality, label, seeds[0]))
       counts = wording.counts(len(of_seed) for of_seed in bounds)
       most = max(x for of_seed in bounds for x in of_seed)
       bound = f": its last setting costs {most.shown(2)} times as much as the cheapest of these"
       told.append(
         f"is never as good as {counts} of {every} settings of {model}{'' if brief and ratios else bound}"
       )
-    return f"{baseline} {' and '.join(told) or 'is as good from its first setting on'}"
+    return f"{baseline} {wording.listed(told or ['is as good from its first setting on'])}"
 
   def best(self, label: str) -> Interval:
     """Words spelled right at the setting of a model that spells best."""

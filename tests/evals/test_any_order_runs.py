@@ -105,6 +105,16 @@ def test_seeds_are_told_one_by_one_and_in_brief_together(tmp_path):
   assert brief.endswith("is never as good as 1 and 0 of 2 settings of B")
 
 
+def test_settings_that_the_baseline_beats_with_its_first_are_counted(tmp_path):
+  lines = [held_out("A", 10.0, 3.0), held_out("A", 40.0, 1.0)]
+  lines += [held_out("B", 20.0, 4.0), held_out("B", 30.0, 2.0)]
+  (tmp_path / "likelihood.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  runs = AnyOrderRuns(tmp_path, {"A": 1, "B": 1}, (0,), {"likelihood": "likelihood"})
+  told = runs.costs("likelihood", "B", brief=True)
+  assert told.startswith("A costs 0.83 [")
+  assert told.endswith("as much and is as good from its first setting on as 1 of 2 settings")
+
+
 def test_parts_of_one_source_are_drawn_together():
   line = held_out("A", 3.0, 2.0, steps=3)
   line["each"] = {"nfe": [1.0, 3.0, 5.0, 7.0], "log_prob": [-8.0, -16.0, -24.0, -32.0]}
