@@ -29,10 +29,10 @@ def mask_at_random(
   """
 
   def one(key, tokens_L):
-    key_eta, key_mask = jax.random.split(key)
+    key_eta, key_mask, key_full = jax.random.split(key, 3)
     # In (0, 1]: 1 / eta must be finite.
     eta = 1.0 - jax.random.uniform(key_eta)
-    eta = jnp.where(jax.random.bernoulli(jax.random.fold_in(key, 0), full_fraction), 1.0, eta)
+    eta = jnp.where(jax.random.bernoulli(key_full, full_fraction), 1.0, eta)
     masked_L = jax.random.uniform(key_mask, tokens_L.shape) < eta
     return jnp.where(masked_L, mask_id, tokens_L), masked_L, eta
 

@@ -36,6 +36,15 @@ def test_eta_is_uniform_on_the_half_open_interval():
   assert scipy.stats.kstest(eta, "uniform").pvalue > 1e-3
 
 
+def test_rows_that_are_not_masked_whole_have_a_uniform_eta():
+  """Which rows are masked whole says nothing about the others."""
+  keys = corruption.example_keys(jax.random.key(0), np.arange(ROWS, dtype=np.int32))
+  _, masked, eta = corruption.mask_at_random(keys, TOKENS, MASK, full_fraction=0.5)
+  whole = np.asarray(eta) == 1
+  assert abs(whole.mean() - 0.5) < 0.04 and np.asarray(masked)[whole].all()
+  assert scipy.stats.kstest(eta[~whole], "uniform").pvalue > 1e-3
+
+
 def test_tokens_are_masked_independently_with_probability_eta():
   _, masked, eta = draw()
   # Given eta, the count is binomial: its standardised value has mean 0 and variance 1.
