@@ -118,8 +118,8 @@ def _streams(key: jax.Array) -> jax.Array:
 def draft_key(key: jax.Array) -> jax.Array:
   """The key of a position's draft under `Resample`, independent of the rule's own.
 
-  A place may be drafted again with the same noise: had anybody looked at the first draft, the
-  place would have its token.
+  A place that is drafted again needs other noise (fold the number of the forward into this key) where what
+  is drafted depends on drafts that were not verified, as with `FanOut(points=N)`.
   """
   return _streams(key)[2]
 
@@ -158,7 +158,7 @@ class Resample(VerifyRule):
   """Accepts draft x with probability min(1, p(x) / q(x)), else draws from max(0, p - q).
 
   p and q are the distributions that the token sampler draws from; drafts must have been drawn from
-  q with `draft_key` of the keys given to the rule.
+  q with noise of `draft_key` of the keys given to the rule.
   """
 
   common_noise: ClassVar[bool] = False

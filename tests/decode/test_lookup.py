@@ -110,6 +110,12 @@ def test_forwards_and_tokens_are_counted(schedule):
   assert (out.drafted_B, out.accepted_B) == (15, 15)
 
 
+def test_drafts_beyond_the_end_of_a_text_do_not_count_as_accepted():
+  """The third forward accepts five, and the limit has room for four of them."""
+  out = decoded(VerifiedSBD(4, SCHEDULES["fused"], lookup=TextLookup(5)), [14], 16, [True])
+  assert (out.nfe_B, out.drafted_B, out.accepted_B) == (3, 15, 14)
+
+
 @pytest.mark.parametrize(
   "schedule, right",
   [

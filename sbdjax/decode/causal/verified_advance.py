@@ -121,7 +121,8 @@ def advance(
   )
   new_out = new_out.replace(
     drafted_B=out.drafted_B + chain.count_B + looked_up_B,
-    accepted_B=out.accepted_B + accepted.drafts_B,
+    # Those beyond the end of the text are no tokens of it.
+    accepted_B=out.accepted_B + jnp.minimum(accepted.drafts_B, new_out.length_B - out.length_B),
   )
   new_drafts = drafts.replace(count_B=jnp.zeros_like(drafts.count_B))
   if tree.points is not None:
@@ -134,6 +135,7 @@ def advance(
     new_drafts = draft(
       method,
       state.key_B,
+      out.nfe_B,
       block_logits,
       first_B[:, None] + jnp.arange(method.num_drafts),
       jnp.where(ended_B, method.num_drafts, 0),
@@ -228,14 +230,21 @@ def take_second(
 def draft(
   method: Settings,
   key_B: jax.Array,
+  forward_B: jax.Array,
   logits_BxMxV: jax.Array,
   position_BxM: jax.Array,
   count_B: jax.Array,
 ) -> Drafts:
-  """Drafts for `position_BxM`, and their second choices, from the logits of the masks there."""
+  """Drafts for `position_BxM`, and their second choices, from the logits of the masks there.
+
+  Args:
+    forward_B: int32, a number that no other forward of the row has. A place that is drafted again has other
+      noise then, unless it is the target's own: whether there is a block may depend on drafts after the rejected one.
+  """
   keys_BxM = base.position_keys(key_B, position_BxM)
   if not method.verify.common_noise:
-    keys_BxM = jax.vmap(jax.vmap(draft_key))(keys_BxM)
+    fresh = lambda key, forward: jax.random.fold_in(draft_key(key), forward)
+    keys_BxM = jax.vmap(jax.vmap(fresh, (0, None)))(keys_BxM, forward_B)
   pick = jax.vmap(jax.vmap(method.token))
   token_BxM, second_BxM, log_probs = pick(keys_BxM, logits_BxMxV), None, None
   if method.candidates:

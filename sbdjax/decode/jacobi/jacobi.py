@@ -255,8 +255,9 @@ def advance(
   num_chains_B = jnp.sum(valid_BxR, axis=1)
   width_B = (drafts_end_B - out.length_B + 1) * num_chains_B
   after = base.append(out, accepted_BxT, n_B + 1, limits, width=width_B)
+  kept_B = jnp.minimum(n_B, after.length_B - out.length_B)  # not beyond the end of the text
   after = after.replace(
-    drafted_B=out.drafted_B + count_B * num_chains_B, accepted_B=out.accepted_B + n_B
+    drafted_B=out.drafted_B + count_B * num_chains_B, accepted_B=out.accepted_B + kept_B
   )
 
   chosen_BxT = jnp.take_along_axis(chosen_BxRxT, best_B[:, None, None], axis=1)[:, 0]
