@@ -40,8 +40,8 @@ def pass_log_probs(
   Args:
     tokens_L: int32, the text, nothing masked.
     sigma_L: int32, its generation order.
-    to_log_probs: logits -> log-probabilities tokens are drawn with; see `decode.ssmd.log_probs`.
-    first_equal: see `decode.ssmd.make_sampler`.
+    to_log_probs: logits -> log-probabilities tokens are drawn with; see `TokenSampler.log_probs`.
+    first_equal: see `decode.any_order.ssmd.SSMD`.
     chunk: passes run at once; each needs logits [L, V] twice.
 
   Returns:
@@ -122,12 +122,13 @@ def over_orders(
   given_BxL = _given_of_each(tokens_BxL, given_L)
   window_RxD = jnp.asarray([window for window, _ in rules])
   n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
+  most = ssmd.most_of(rules)
 
   def one(tokens_L, given_L, key):
     sigma_L = random_order(key, given_L)
     rows = pass_log_probs(model, params, tokens_L, sigma_L, **settings)
     start = jnp.sum(given_L)
-    by_rule = lambda window_D, n_inner: ssmd.totals(*rows, window_D, n_inner, start=start)
+    by_rule = lambda window_D, n: ssmd.totals(*rows, window_D, n, start=start, most_inner=most)
     return jax.vmap(by_rule)(window_RxD, n_inner_R)
 
   keys_BxN = jax.vmap(lambda key: jax.random.split(key, num_orders))(keys_B)
@@ -227,7 +228,7 @@ def over_plans(
     predict: (params, tokens_BxL, length_B) -> logits_BxLxV, the mask token left out; see
       `decode.any_order.mdm.predictor`.
     keys_B: one key a text.
-    plan: `plan` of `decode.mdm.ancestral` or `decode.mdm.first_hitting`, the sampler's own.
+    plan: `plan` of `decode.any_order.mdm.Ancestral` or `FirstHitting`, the sampler's own.
     given_L: bool, places that are known beforehand.
   """
   _check_texts(tokens_BxL, keys_B, given_L)

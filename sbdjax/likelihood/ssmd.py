@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -122,12 +122,21 @@ def totals(
   n_inner: float | jax.Array,
   *,
   start: jax.Array | int = 0,
+  most_inner: float | None = None,
 ) -> Totals:
-  """log p(x | sigma) and the mean cost of a text of any length: O(D^2 min(N, D)) work.
+  """log p(x | sigma) and the mean cost of a text of any length: O(D^2 min(N, D)) work and memory.
 
-  Arguments and errors are those of `exact`.
+  Arguments and errors are those of `exact`, and:
+    most_inner: at least n_inner, and known while tracing; needed where n_inner is traced, or N is taken to be D.
   """
-  return _total(_outer_loops(log_draft_DxD, log_target_DxD, window_D, n_inner, start), start)
+  loops = _outer_loops(log_draft_DxD, log_target_DxD, window_D, n_inner, start, most_inner)
+  return _total(loops, start)
+
+
+def most_of(rules: Sequence[tuple[Any, Any]]) -> float | None:
+  """The largest n_inner of several (window_D, n_inner); None where one of them is traced."""
+  known = [n for _, n in rules if isinstance(n, (int, float))]
+  return max(known) if len(known) == len(rules) else None
 
 
 def _used(start: jax.Array | int, *log_probs_DxD: jax.Array) -> list[jax.Array]:
@@ -163,6 +172,7 @@ def _outer_loops(
   window_D: jax.Array,
   n_inner: float | jax.Array,
   start: jax.Array | int,
+  most_inner: float | None = None,
 ) -> _Loops:
   """All outer loops at once, position by position."""
   sizes: dict[str, int] = {}
@@ -175,8 +185,8 @@ def _outer_loops(
   checks.array("window_D", window_D, "integer", sizes)
   i_D = jnp.arange(size)
   last_D = i_D + jnp.clip(window_D, 1, size - i_D) - 1
-  limited = isinstance(n_inner, (int, float)) and math.isfinite(n_inner)
-  most = min(int(n_inner), size) if limited else size
+  bound = n_inner if isinstance(n_inner, (int, float)) else most_inner
+  most = size if bound is None or not math.isfinite(bound) else min(int(bound), size)
   n_N = jnp.arange(most + 1)
   nothing = jnp.full((size, most + 1), -jnp.inf, log_p_DxD.dtype)
 

@@ -68,13 +68,15 @@ def one_text(
   tokens_L, given_L = jnp.asarray(tokens_L), jnp.asarray(given_L)
   window_RxD = jnp.asarray([window for window, _ in rules])
   n_inner_R = jnp.asarray([n_inner for _, n_inner in rules], jnp.float32)
+  most = ssmd.most_of(rules)
   start, hidden_L = jnp.sum(given_L), ~given_L
 
   def one(key):
     order_key, plan_key = jax.random.split(key)
     sigma_L = elbo.random_order(order_key, given_L)
     passes = elbo.pass_log_probs(model, params, tokens_L, sigma_L, **settings)
-    by_rule = jax.vmap(lambda window_D, n: ssmd.totals(*passes, window_D, n, start=start))
+    total = lambda window_D, n: ssmd.totals(*passes, window_D, n, start=start, most_inner=most)
+    by_rule = jax.vmap(total)
 
     def by_plan(plan, key):
       # What is given comes first in the order, and first when steps are sorted.

@@ -42,13 +42,16 @@ from sbdjax.losses.halves import run_gated, run_halves
 from sbdjax.losses.ntp import documents, shifted
 from sbdjax.nn.config import need_mask_token
 
-# Weight of a masked token's term, from (eta_B, number of masked targets_B, number of targets_B).
+# Weight of a masked token's term, from (eta_B, weights of masked targets summed_B, number of targets_B).
 # All three have the batch's NTP target count as their one denominator.
 NORMALISATIONS = {
   # As printed in equation 14: every masked token counts 1.
   "sum": lambda eta_B, masked_B, total_B: jnp.ones_like(eta_B),
   # The masked tokens of a sequence together weigh what its targets weigh.
-  "mean": lambda eta_B, masked_B, total_B: total_B / jnp.maximum(masked_B, 1.0),
+  # Their weights may add up to less than 1 (`distance_decay`).
+  "mean": lambda eta_B, masked_B, total_B: jnp.where(
+    masked_B > 0, total_B / jnp.where(masked_B > 0, masked_B, 1.0), 0.0
+  ),
   # The weight of the masked-diffusion likelihood bound (its schedule alpha = 1 - eta).
   "inverse_eta": lambda eta_B, masked_B, total_B: 1.0 / eta_B,
 }
@@ -125,8 +128,9 @@ class SBDLoss(Loss):
     return self.ntp_teacher == "frozen"
 
   def evaluated(self) -> SBDLoss:
-    """The paper's, whatever teaches."""
-    return dataclasses.replace(self, ntp_teacher="labels")
+    """With next tokens from the labels, and blocks of the largest size: a size that is drawn would be one for all
+    of the evaluation, and another with every seed."""
+    return dataclasses.replace(self, ntp_teacher="labels", block_size_min=self.block_size_max)
 
   def __call__(
     self, lm: LM, params: Any, batch: Batch, key: jax.Array, teacher: Any = None

@@ -202,7 +202,8 @@ def _draw(
   seed_BxL = jax.vmap(lambda k: jax.random.bits(k, (length,), jnp.uint32))(keys_B)
 
   def draw(hidden_nxD: jax.Array, seed_n: jax.Array) -> jax.Array:
-    one = lambda seed, logits_V: jax.random.categorical(jax.random.key(seed), logits_V)
+    # In high range: rare tokens would be too rare otherwise, as at a low temperature.
+    one = lambda seed, x_V: jax.random.categorical(jax.random.key(seed), x_V, mode="high")
     return jax.vmap(one)(seed_n, lm.logits(teacher, hidden_nxD)).astype(jnp.int32)
 
   return in_chunks(draw, settings.chunk, hidden_BxLxD, seed_BxL, needed_BxL=needed_BxL)

@@ -344,6 +344,7 @@ def test_the_next_token_half_can_be_tied_to_a_frozen_model():
   np.testing.assert_allclose(metrics["ntp_kl"], (expected, weight), rtol=1e-5)
   labels = config.evaluated()
   assert not labels.distils and config.distils
+  assert labels.block_size_min == labels.block_size_max == config.block_size_max
   plain = quick_jit(functools.partial(labels, lm))(params, batch, key)
   np.testing.assert_allclose(plain[2]["ntp_loss"][0], metrics["ntp_loss"][0], rtol=1e-6)
   assert abs(float(tied(params, batch, key, params)[0])) < 1e-4
