@@ -145,14 +145,14 @@ def losses_in_short() -> str:
   return "\n".join(
     (
       "* By the clock all of these lose on stories260K: verified SBD has at best "
-      f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times the tokens/s of the NTP model's AR, Jacobi "
+      f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times the tokens/s of the next-token model's AR, Jacobi "
       f"{one.by_the_clock('jacobi_frozen/round1', 'jacobi', 'jacobi_window').shown()}, "
       f"FreeDave {one.by_the_clock('block_diffusion', 'freedave').shown()}.",
       f"* On stories CLLM\\*, our consistency distillation, has {cllm} tokens per forward, Jacobi Forcing {forced}; CLLM\\*'s judge NLL is "
       f"{one.as_percent(above)} higher. "
       f"On exercises both lose right answers: {before} before, {clean} after CLLM\\*, {forcing} after Jacobi Forcing.",
-      "* Self-speculation can lose: without the output residual masked diffusion reaches the same likelihood with "
-      f"{stories.without_residual()} times the forwards; on proteins the trunk alone does with {protein.cheapest()} times (three seeds each).",
+      "* Self-speculation can lose, at equal likelihood: trained without the output residual to masked diffusion, which takes "
+      f"{stories.without_residual()} times as many forwards; on proteins to its trunk alone, which takes {protein.cheapest()} times as many (three seeds each).",
     )
   )
 
