@@ -66,6 +66,9 @@ $PY $OUT/measure.py --prompts="$SPEC_BENCH" --table="$TABLE" --raw=runs/ngrams_r
 # The fastest on twice as many prompts.
 $PY $OUT/measure.py --prompts="$SPEC_BENCH" --table="$TABLE" --per_kind=40 --methods="n-gram look-up of 1 to 15" \
   --raw=runs/fastest_raw.jsonl --out=$OUT/fastest.jsonl
+# As many for the text that SBD by entropy bounds writes itself.
+$PY $OUT/measure.py --prompts="$SPEC_BENCH" --adapter="$ADAPTER" --per_kind=40 --methods="SBD, EB 0.1;SBD, EB 0.5;SBD, EB 1.5" \
+  --raw=runs/own_text_raw.jsonl --out=$OUT/own_text.jsonl
 $PY $OUT/tables.py $OUT/points.jsonl --places=$OUT/places.jsonl --picture=$OUT/speed.png
 $PY $OUT/measure.py --checkpoint=stories260K-sbd --stories=240 --longest=128 --transformers \
   --raw=runs/stories_raw.jsonl --out=$OUT/points_stories260k.jsonl

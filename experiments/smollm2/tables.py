@@ -23,6 +23,8 @@ GROWING = "n-gram look-up of 1 to 15"
 _ADAPTER = "verified, alternating, blocks of 3 + n-grams of 2"
 # The run with most prompts, of the fastest method and AR alone.
 FASTEST = "fastest.jsonl"
+# SBD by entropy bounds beside AR, on as many.
+OWN_TEXT = "own_text.jsonl"
 _NAMES = {LOSSLESS: "AR's own text", LOSSY: "another text", OTHERS: "transformers (PyTorch)"}
 
 
@@ -59,6 +61,11 @@ def fastest_runs() -> str:
 def fastest_kinds() -> str:
   """x AR of every kind of prompt, in that run."""
   return kinds_table(lines_of(FASTEST))
+
+
+def own_text_runs() -> str:
+  """What SBD by entropy bounds writes, on twice as many prompts, in a run of its own."""
+  return main_table(lines_of(OWN_TEXT))
 
 
 def stories() -> str:
