@@ -151,8 +151,8 @@ def losses_in_short() -> str:
       f"* On stories CLLM\\*, our consistency distillation, has {cllm} tokens per forward, Jacobi Forcing {forced}; CLLM\\*'s judge NLL is "
       f"{one.as_percent(above)} higher. "
       f"On exercises both lose right answers: {before} before, {clean} after CLLM\\*, {forcing} after Jacobi Forcing.",
-      "* Self-speculation can lose, at equal likelihood: trained without the output residual to masked diffusion, which takes "
-      f"{stories.without_residual()} times as many forwards; on proteins to its trunk alone, which takes {protein.cheapest()} times as many (three seeds each).",
+      "* Self-speculation can lose, at equal likelihood: without the output residual to masked diffusion with "
+      f"{stories.without_residual()} times the forwards, on proteins to its trunk alone with {protein.cheapest()} times (three seeds each).",
     )
   )
 
