@@ -31,8 +31,8 @@ class CausalScorer:
 
   Attributes:
     estimator: "exact".
-    max_tokens: of a forward. The last token of a continuation is only predicted, so that a context and its
-      continuation may have one more; what is longer loses its beginning.
+    max_tokens: the most tokens that a forward reads. A context and its continuation may have one token more
+      in all, since the last one is predicted and not read. A longer context loses its first tokens.
     window: tokens that are predicted at most where one stands before them.
     tokens_run: columns of all forwards so far, padding included.
   """
