@@ -17,6 +17,16 @@ for seed in 1 2; do
   $ONCE --config.train.seed=$seed --workdir=runs/jacobi_seeds/cllm_$seed --config.loss.mask=clean --config.data.noise.schedule=random
 done
 
+# Round 2 on from each of them, on trajectories of its own: the settings that `stories_jacobi` has for it.
+for seed in 1 2; do
+  $PY -m sbdjax trajectories --config=preset:stories_jacobi --workdir=runs/jacobi_seeds/trajectories_$seed \
+    --config.collect.checkpoint=runs/jacobi_seeds/round1_$seed --config.collect.block_size=32 \
+    --config.collect.limit=2560 --config.collect.seed=1
+  $PY -m sbdjax train --config=preset:stories_jacobi:once --workdir=runs/jacobi_seeds/round2_$seed \
+    --config.init.checkpoint=runs/jacobi_seeds/round1_$seed --config.data.path=runs/jacobi_seeds/trajectories_$seed \
+    --config.data.noise.window=8 --config.train.steps=240 --config.train.seed=$((seed + 1))
+done
+
 # Tables 4 and 5: trainings that see each text once, and differ in one setting.
 ablate() {
   $ONCE --config.train.steps=562 --config.train.eval_every=0 --workdir="runs/jacobi_ablation/$1" "${@:2}"
@@ -38,8 +48,8 @@ for w in 2 0.1 10; do
   $ONCE --config.train.steps=100 --config.train.eval_every=0 --workdir="runs/jacobi_ar_weight/w$w" --config.loss.ar_weight=$w
 done
 
-# Table 1 (timed: an idle machine) and its seeds, Tables 4 and 5 and theirs, the weight of the AR loss, Figure 5b.
-for variant in methods round1_seeds ablation seeds ar_weight blocks; do
+# Table 1 (timed: an idle machine) and the seeds of both rounds, Tables 4 and 5 and theirs, the weight of the AR loss, Figure 5b.
+for variant in methods round1_seeds round2_seeds ablation seeds ar_weight blocks; do
   $PY -m sbdjax sweep --config=preset:stories_jacobi_sweep:$variant --workdir=runs/jf_$variant
   cp runs/jf_$variant/points.jsonl $OUT/$variant.jsonl
 done

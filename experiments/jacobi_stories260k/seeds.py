@@ -12,7 +12,7 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sbdjax import bootstrap
 from sbdjax.bootstrap import Interval
@@ -48,7 +48,9 @@ class Pair(NamedTuple):
   def _of(self, rows: list[dict], seed: str) -> Trained:
     original = paired.original_of(rows)
     assert original is not None
-    one, two = (markdown.find(rows, label + seed, name="jacobi") for label in self.labels)
+    one, two = (
+      markdown.find(rows, label + seed, name="jacobi", pool="none") for label in self.labels
+    )
     return original, one, two
 
   def numbers(self) -> dict[str, Number]:
@@ -94,7 +96,25 @@ ROUND1 = Pair(
   "CLLM* / Jacobi Forcing",
   "CLLM* above Jacobi Forcing",
 )
-_PAIRS = (CONTEXTS, ROUND1)
+ROUNDS = Pair(
+  ("round 1", "round 2"),
+  ("Jacobi Forcing, round 1", "Jacobi Forcing, round 2"),
+  ("methods.jsonl", "round2_seeds.jsonl"),
+  "round 2 / round 1",
+  "round 2 above round 1",
+)
+_PAIRS = (CONTEXTS, ROUND1, ROUNDS)
+_RECYCLED, _MULTIBLOCK = {"pool": "ngrams"}, {"name": "jacobi_multiblock", "eager": False}
+# How round 2 is decoded -> its settings
+_WAYS: dict[str, dict[str, Any]] = {
+  "Jacobi": {"name": "jacobi", "pool": "none"},
+  "window": {"name": "jacobi_window", "pool": "none"},
+  "Jacobi + recycling": {"name": "jacobi", **_RECYCLED},
+  "window + recycling": {"name": "jacobi_window", **_RECYCLED},
+  "multi-block": {**_MULTIBLOCK, "pool": "none"},
+  "multi-block + recycling": {**_MULTIBLOCK, **_RECYCLED},
+  "multi-block (eager) + recycling": {"name": "jacobi_multiblock", "eager": True, **_RECYCLED},
+}
 
 
 def seeds() -> str:
@@ -105,6 +125,40 @@ def seeds() -> str:
 def round1_seeds() -> str:
   """Jacobi Forcing's first round, and CLLM*."""
   return ROUND1.table()
+
+
+def round2_seeds() -> str:
+  """Jacobi Forcing's two rounds."""
+  return ROUNDS.table()
+
+
+def _decoded(way: str) -> list[Interval]:
+  """Tokens per forward of round 2, of seeds 0, 1 and 2."""
+  first, others = (paired.read(HERE / name) for name in ROUNDS.records)
+  label, settings = ROUNDS.labels[1], _WAYS[way]
+  rows = [
+    markdown.find(first, label, **settings),
+    *(markdown.find(others, f"{label}, seed {seed}", **settings) for seed in (1, 2)),
+  ]
+  return [paired.tokens_per_forward(row) for row in rows]
+
+
+def round2_ways() -> str:
+  """Tokens per forward of round 2 by every way to decode."""
+  lines = [
+    (
+      way,
+      *(x.shown(2) for x in _decoded(way)),
+      bootstrap.spread([x.value for x in _decoded(way)]).shown(2),
+    )
+    for way in _WAYS
+  ]
+  return markdown.table(("decoding", "seed 0", "seed 1", "seed 2", "mean [least, most]"), lines)
+
+
+def forwards_of(way: str) -> Interval:
+  """Tokens per forward of round 2: the mean of the seeds, with the least and the most."""
+  return bootstrap.spread([x.value for x in _decoded(way)])
 
 
 def mean_of(name: str) -> Interval:
@@ -121,7 +175,7 @@ def mean(name: str) -> tuple[float, ...]:
 
 def main(argv: list[str] | None = None) -> int:
   argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
-  print(*(pair.table() for pair in _PAIRS), sep="\n\n")
+  print(*(pair.table() for pair in _PAIRS), round2_ways(), sep="\n\n")
   return 0
 
 

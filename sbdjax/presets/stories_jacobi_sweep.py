@@ -4,8 +4,8 @@
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
 (Figure 5b: tokens per forward against block size), `ablation` (Tables 4 and 5), `seeds` (two of its trainings
-with other seeds), `round1_seeds` (other seeds of CLLM* and of round 1) and `ar_weight` (the weight of the AR loss); the last four of
-trainings that experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
+with other seeds), `round1_seeds` (other seeds of CLLM* and of round 1), `round2_seeds` (of round 2, by every way to decode)
+and `ar_weight` (the weight of the AR loss); the last five of trainings that experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
 the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
 """
 
@@ -44,6 +44,11 @@ ROUND1_SEEDS = {
   for seed in (1, 2)
   for name, checkpoint in (("cllm", CLLM), ("round1", ROUND1))
 }
+ROUND_SEEDS = {
+  f"round{n}_{seed}": f"{LABELS[checkpoint]}, seed {seed}"
+  for seed in (1, 2)
+  for n, checkpoint in ((1, ROUND1), (2, ROUND2))
+}
 AR_WEIGHT = {
   "w2": "linear, window 16, NC",
   "w0.1": "linear, window 16, NC, w = 0.1",
@@ -61,18 +66,21 @@ def _point(checkpoint: str, **decoder: Any) -> dict:
   }
 
 
+# Beside plain Jacobi decoding.
+WAYS: tuple[dict[str, Any], ...] = (
+  dict(name="jacobi_window", block_size=16),
+  dict(block_size=16, **RECYCLING),
+  dict(name="jacobi_window", block_size=16, **RECYCLING),
+  dict(block_size=16, **MULTIBLOCK),
+  dict(block_size=16, **MULTIBLOCK, **RECYCLING),
+  dict(block_size=16, **MULTIBLOCK, eager=True, **RECYCLING),
+)
+
+
 def _methods() -> list[dict]:
   plain = [_point(c, block_size=16) for c in (BASE, CLLM, ROUND1, ROUND2)]
-  ways = [
-    dict(name="jacobi_window", block_size=16),
-    dict(block_size=16, **RECYCLING),
-    dict(name="jacobi_window", block_size=16, **RECYCLING),
-    dict(block_size=16, **MULTIBLOCK),
-    dict(block_size=16, **MULTIBLOCK, **RECYCLING),
-    dict(block_size=16, **MULTIBLOCK, eager=True, **RECYCLING),
-  ]
   quality = [_point(c, name="ar") for c in (CLLM, ROUND1, ROUND2)]
-  return [_point(BASE, name="ar"), *plain, *(_point(ROUND2, **way) for way in ways), *quality]
+  return [_point(BASE, name="ar"), *plain, *(_point(ROUND2, **way) for way in WAYS), *quality]
 
 
 def _blocks() -> list[dict]:
@@ -90,6 +98,14 @@ def _trained(folder: str, labels: dict[str, str]) -> list[dict]:
   return points
 
 
+def _round2_seeds() -> list[dict]:
+  """AR of the original model, Jacobi decoding of both rounds, and every other way to decode round 2."""
+  points = _trained("runs/jacobi_seeds", ROUND_SEEDS)
+  plain = [point for point in points if "round2" in point["sweep.checkpoint"]]
+  decoded = [{f"decoder.{field}": value for field, value in way.items()} for way in WAYS]
+  return [*points, *(point | way for point in plain for way in decoded)]
+
+
 _MANY = dict(batch_size=30, repeats=0)
 # variant -> (what is measured on, the points)
 VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
@@ -99,6 +115,7 @@ VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
     "ablation": (_MANY, lambda: _trained("runs/jacobi_ablation", ABLATION)),
     "seeds": (_MANY, lambda: _trained("runs/jacobi_ablation", SEEDS)),
     "round1_seeds": (_MANY, lambda: _trained("runs/jacobi_seeds", ROUND1_SEEDS)),
+    "round2_seeds": (_MANY, _round2_seeds),
     "ar_weight": (_MANY, lambda: _trained("runs/jacobi_ar_weight", AR_WEIGHT)),
   }
 )
