@@ -153,8 +153,9 @@ class TimedDecoder:
     prompts: Sequence[Sequence[int]],
     key: jax.Array,
     batch_size: int = 1,
+    numbers: Sequence[int] | None = None,
   ) -> Pass:
-    """Decodes all prompts, `batch_size` at a time; row i uses `fold_in(key, i)`.
+    """Decodes all prompts, `batch_size` at a time; row i uses `fold_in(key, numbers[i])`.
 
     The last batch is filled up with its last prompt, whose extra results are dropped.
 
@@ -164,14 +165,15 @@ class TimedDecoder:
       prompts: token ids.
       key: a typed key.
       batch_size: prompts decoded together; 0: all.
+      numbers: of each prompt; None: its place, from 0 on.
 
     Raises:
       UsageError: the model cannot be decoded this way, or prompts are missing.
     """
     registry.check_model(method, self._lm)
     results, prefill, decode = [], 0.0, 0.0
-    width = padded_width(method, self._lm, self._limits, prompts)
-    cut = functools.partial(batches, allow_empty=method.any_order, width=width)
+    width = self.width(method, prompts)
+    cut = functools.partial(batches, allow_empty=method.any_order, width=width, numbers=numbers)
     for batch in cut(prompts, key, batch_size, self._limits):
       prepared = self._prepared(method, params, len(batch.prompt_len_B))
       *args, one, row_B = batch.arguments(method, prepared)
@@ -185,6 +187,10 @@ class TimedDecoder:
       prefill, decode = prefill + middle - start, decode + end - middle
       results += results_of(out, batch.rows, end - start, batch.size)
     return Pass(results, prefill, decode)
+
+  def width(self, method: Method, prompts: Sequence[Sequence[int]]) -> int:
+    """Columns that prompts are padded to. Other widths are other programs."""
+    return padded_width(method, self._lm, self._limits, prompts)
 
   def _compile(self, args: tuple) -> tuple[Callable, Callable]:
     programs = sampler_programs(self._lm, *args)

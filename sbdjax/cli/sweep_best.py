@@ -49,9 +49,8 @@ def table(rows: Sequence[Row]) -> Table:
   shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
   for name in names:
     shown.add_column(name.replace("_", "_\n") if len(name) > 8 else name, no_wrap=True)
-  heads = ["tokens per\nforward", "judge NLL\nabove, %", "re-\npeats"] + [
-    "speed,\nreference = 1"
-  ] * timed
+  heads = ["tokens per\nforward", "judge NLL\nabove, %", "re-\npeats", "dis-\ntinct-2"]
+  heads += ["speed,\nreference = 1"] * timed
   for head in heads:
     shown.add_column(head, justify="right", no_wrap=True)
   shown.add_column("front", no_wrap=True)
@@ -64,6 +63,7 @@ def table(rows: Sequence[Row]) -> Table:
       _cell(paired.tokens_per_forward(row).shown(2)),
       "reference" if row is reference else _loss(row, reference),
       f"{row['repetition']:.3f}",
+      f"{row['distinct_2']:.3f}",
       *([_cell(speed.shown(2)) if speed else ""] if timed else []),
       "".join(sign for sign, on in fronts if on[i]),
     )

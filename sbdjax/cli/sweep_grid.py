@@ -13,7 +13,7 @@ from sbdjax.cli import flags
 from sbdjax.data.config import DataConfig
 from sbdjax.decode import flat_names, own_method, registry
 from sbdjax.errors import UsageError
-from sbdjax.evals.sweep import Bench, prompt_settings
+from sbdjax.evals.sweep import Bench, compared_with
 from sbdjax.evals.sweep_points import SECTIONS, Point, SweepConfig, make_point
 from sbdjax.settings import field_types, nearest, parse_value, plain
 
@@ -75,7 +75,7 @@ def points(
 ) -> list[Point]:
   """The points of a grid: AR first where the model can be decoded so, then each combination once.
 
-  Of combinations that differ in their prompts there is AR on each of these, to compare them with.
+  Of combinations that differ in their model, judge, prompts or limit there is AR of each, to compare them with.
   A value that has no effect beside the others of its combination (gamma with a rule that has none)
   is left out of it, so that some combinations are the same point. Without a name the method is that
   of the model's kind.
@@ -97,11 +97,12 @@ def points(
   if registry.METHOD not in given and _NAME not in combinations[0]:
     given[registry.METHOD] = own_method.name_for(model.lm, attention)
   merged = [_merged(sections, combination) for combination in combinations]
-  if attention == "causal":
-    on_prompts: dict[Any, dict[str, dict[str, Any]]] = {}
-    for entry in merged:
-      on_prompts.setdefault(prompt_settings(make_point(entry, {})), entry)
-    merged = [*(_merged(entry, {_NAME: "ar"}) for entry in on_prompts.values()), *merged]
+  references: dict[Any, dict[str, dict[str, Any]]] = {}
+  for entry in merged:
+    point = make_point(entry, {})
+    if bench.decoding(point).generation.attention == "causal":
+      references.setdefault(compared_with(point), entry)
+  merged = [*(_merged(entry, {_NAME: "ar"}) for entry in references.values()), *merged]
   found: dict[str, Point] = {}
   for entry in merged:
     point = make_point(entry, {})

@@ -20,17 +20,20 @@ _OF_TEXTS = ("nfe", "query_tokens")
 _DIGITS = 4  # of nats
 
 
-def measurements(results: Sequence[Result], judge: Judge, own: Judge | None) -> dict[str, Any]:
+def measurements(
+  results: Sequence[Result], judge: Judge, own: Judge | None, counts_prefill: bool = False
+) -> dict[str, Any]:
   """Quality and forwards of one point.
 
   `tokens` (valid ones), `nfe`, `prefill_nfe`, `query_tokens`, `drafted` and `accepted` are sums
-  over rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding), `judge_nll` is in
+  over rows, `tpf` is tokens / nfe (the NFE speed-up over autoregressive decoding; with `counts_prefill`,
+  as diffusion models have it, prompts' forwards are forwards, too), `judge_nll` is in
   nats per token under the judge, `own_nll` and `entropy` (H) under the decoding model's own next-token
   distribution along the text (None without `own`); `text_crc32` is equal for equal token ids.
 
   `each` holds the sums of every text, in the order of the prompts, from which intervals are drawn
-  (`paired`): tokens, forwards, query tokens, nats under the judge and the model itself, its entropies,
-  and 4-grams with how many of them occurred before in the same text.
+  (`paired`): tokens, forwards (`prefill_nfe` where those count), query tokens, nats under the judge and the
+  model itself, its entropies, and 4-grams with how many of them occurred before in the same text.
   """
   prompts, texts = [r.prompt_tokens for r in results], [r.text_tokens for r in results]
   judged, owned = judge.score(prompts, texts), own and own.score(prompts, texts)
@@ -38,12 +41,14 @@ def measurements(results: Sequence[Result], judge: Judge, own: Judge | None) -> 
   each = {
     "tokens": [r.valid for r in results],
     **{name: [getattr(r, name) for r in results] for name in _OF_TEXTS},
+    **({"prefill_nfe": [r.prefill_nfe for r in results]} if counts_prefill else {}),
     "judge_nll": _rounded(judged.nll),
     **({"own_nll": _rounded(owned.nll), "entropy": _rounded(owned.entropy)} if owned else {}),
     "repeated": [r.repeated for r in repeats],
     "ngrams": [r.ngrams for r in repeats],
   }
-  tokens, nfe = sum(r.valid for r in results), sum(r.nfe for r in results)
+  tokens = sum(r.valid for r in results)
+  nfe = sum(r.nfe + counts_prefill * r.prefill_nfe for r in results)
   return {
     "prompts": len(results),
     "tokens": tokens,

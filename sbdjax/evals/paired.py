@@ -49,18 +49,14 @@ def with_speeds(rows: Iterable[Row], speeds: Row) -> list[dict]:
 
 
 def reference_of(row: Row, rows: Sequence[Row]) -> Row:
-  """What a point of `rows` is compared with, on its own prompts.
+  """What a point of `rows` is compared with, on its own prompts, under its judge and with its limit of tokens.
 
   That is AR of the same model, else the first AR, else the first point.
   """
-  prompts = _prompts_of(row)
-  of_ar = [
-    r for r in rows if r["settings"]["decoder"]["name"] == "ar" and _prompts_of(r) == prompts
-  ]
+  alike = [r for r in rows if _measured_on(r) == _measured_on(row)]
+  of_ar = [r for r in alike if r["settings"]["decoder"]["name"] == "ar"]
   same = [r for r in of_ar if model_of(r) == model_of(row)]
-  if of_ar:
-    return (same or of_ar)[0]
-  return next(r for r in rows if _prompts_of(r) == prompts)
+  return (same or of_ar or alike)[0]
 
 
 def model_of(row: Row) -> tuple[Any, ...]:
@@ -80,7 +76,10 @@ def original_of(rows: Sequence[Row]) -> Row | None:
 
 def tokens_per_forward(row: Row) -> Interval:
   """The NFE speed-up."""
-  return _ratio(row, "tokens", "nfe", row["tpf"])
+  each = row.get("each")
+  if each is None:
+    return Interval(row["tpf"])
+  return bootstrap.ratio_of_sums(each["tokens"], _forwards(each))
 
 
 def judge_nll(row: Row) -> Interval:
@@ -115,18 +114,28 @@ def forwards_ratio(row: Row, reference: Row) -> Interval:
   ours, theirs = row.get("each"), reference.get("each")
   if ours is None or theirs is None or _prompts_of(row) != _prompts_of(reference):
     return Interval(row["tpf"] / reference["tpf"])
-  columns = [each[name] for each in (ours, theirs) for name in ("tokens", "nfe")]
+  columns = [column for each in (ours, theirs) for column in (each["tokens"], _forwards(each))]
   return bootstrap.paired_ratio(*columns)
+
+
+def _forwards(each: Mapping[str, Sequence[int]]) -> list[int]:
+  """Of every text; with its prompt's where the method counts that."""
+  return np.add(each["nfe"], each.get("prefill_nfe", 0)).tolist()
 
 
 def nll_difference(row: Row, reference: Row) -> Interval:
   """Judge NLL above that of `reference`, as a share of it: 0.05 is 5 % worse text.
 
   Raises:
-    UsageError: other prompts.
+    UsageError: other prompts, or another judge.
   """
   if _prompts_of(row) != _prompts_of(reference):
     raise UsageError("points on other prompts are not compared: measure both in one sweep")
+  judges = [r["settings"]["sweep"].get("judge") for r in (row, reference)]
+  if judges[0] != judges[1]:
+    raise UsageError(
+      f"judge NLL under {judges[0]} is not compared with that under {judges[1]}: give both one judge (--judge)"
+    )
   ours, theirs = row.get("each"), reference.get("each")
   if ours is None or theirs is None:
     return Interval(row["judge_nll"] / reference["judge_nll"] - 1)
@@ -138,6 +147,12 @@ def _prompts_of(row: Row) -> tuple[Any, ...]:
   settings = row["settings"]
   data = {name: value for name, value in settings.get("data", {}).items() if value}
   return *(settings["sweep"].get(name) for name in _PROMPTS), settings.get("prompts_crc32"), data
+
+
+def _measured_on(row: Row) -> tuple[Any, ...]:
+  """What points must share to be compared."""
+  settings = row["settings"]
+  return *_prompts_of(row), settings["sweep"].get("judge"), settings["decoder"].get("max_tokens")
 
 
 def same_text(row: Row, reference: Row) -> bool:

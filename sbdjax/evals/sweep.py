@@ -42,6 +42,13 @@ def prompt_settings(point: Point) -> tuple[Any, ...]:
   return point.data, *(getattr(point.sweep, name) for name in _PROMPTS)
 
 
+def compared_with(point: Point) -> tuple[Any, ...]:
+  """What a point shares with the AR decoding that it is compared with (`paired.reference_of`)."""
+  sweep = point.sweep
+  model = (sweep.checkpoint, sweep.adapter, sweep.judge)
+  return *prompt_settings(point), *model, point.decoding.max_tokens
+
+
 class Bench:
   """Opens each model and compiles each decoder once for all points."""
 
@@ -140,24 +147,26 @@ class Bench:
         f"{total}: lower decoder.max_tokens"
       )
 
-  def runner(self, point: Point) -> Callable[[speeds.Prompts], Pass]:
+  def runner(self, point: Point) -> Callable[[speeds.Batch], Pass]:
     """Decodes prompts as a point says."""
     decoder, params = self.decoder(point), self.decoding(point).params
     method, key = point.decoding.method, jax.random.key(point.sweep.seed)
-    return lambda prompts: decoder.run(method, params, prompts, key, point.sweep.batch_size)
+    return lambda batch: decoder.run(
+      method, params, batch.prompts, key, point.sweep.batch_size, batch.numbers
+    )
 
   def measure(self, point: Point) -> dict[str, Any]:
     """Decodes and scores; see `measurements` for the fields."""
     sweep, model, decoder = point.sweep, self.decoding(point), self.decoder(point)
     compiled_before = decoder.compile_seconds
-    done = self.runner(point)(self.prompts(point))
+    done = self.runner(point)(speeds.batch_of(self.prompts(point)))
     judge = self.judge(*self.judging(point))
     # A model that was not trained as a next-token model has no such distribution.
     causal = model.generation.attention == "causal"
     own = self.judge(sweep.checkpoint, sweep.adapter) if causal else None
     return {
       "compile_seconds": decoder.compile_seconds - compiled_before,
-      **measurements(done.results, judge, own),
+      **measurements(done.results, judge, own, point.decoding.method.counts_prefill),
       "dtype": model.lm.config.precision,
       "batch_size": sweep.batch_size,
     }
@@ -166,7 +175,12 @@ class Bench:
     """Seconds of all points in turns; see `speeds.in_turns`. All have the settings of the first."""
     sweep = points[0].sweep
     each = speeds.batches(self.prompts(points[0])[: sweep.timed_prompts], sweep.batch_size)
-    return speeds.in_turns([self.runner(p) for p in points], each, sweep.repeats, measuring)
+    # Batches of other widths are other programs.
+    widths = lambda batch: tuple(
+      self.decoder(p).width(p.decoding.method, batch.prompts) for p in points
+    )
+    warm = list({widths(batch): batch for batch in reversed(each)}.values())
+    return speeds.in_turns([self.runner(p) for p in points], each, sweep.repeats, measuring, warm)
 
 
 def run_sweep(

@@ -11,7 +11,7 @@ from sbdjax import __main__ as entry
 from sbdjax.bootstrap import Interval
 from sbdjax.cli import sweep_best, sweep_grid
 from sbdjax.errors import UsageError
-from sbdjax.evals import pareto
+from sbdjax.evals import pareto, speeds
 from sbdjax.evals.sweep import Bench
 from tests.cli import checkpoints
 
@@ -83,6 +83,16 @@ def test_ar_is_measured_on_all_prompts(tiny):
   assert [p.decoding.name for p in grid_of(tiny, "sweep.seed=0,1")] == ["ar", "sbd", "sbd"]
 
 
+def test_ar_is_measured_with_every_limit_model_and_judge(tiny):
+  found = grid_of(tiny, "decoder.max_tokens=4,8", "decoder.gamma=0.1,0.2")
+  told = [(p.decoding.name, p.decoding.max_tokens) for p in found]
+  assert told[:2] == [("ar", 4), ("ar", 8)] and {name for name, _ in told[2:]} == {"sbd"}
+  found = grid_of(tiny, f"sweep.checkpoint={tiny},stories260K-sbd")
+  told = [(p.decoding.name, p.sweep.checkpoint, p.sweep.judge) for p in found]
+  # A model that is given no judge is its own.
+  assert told[:2] == [("ar", name, name) for name in (str(tiny), "stories260K-sbd")]
+
+
 @pytest.mark.long
 def test_points_on_several_prompts_are_compared_each_with_ar_on_its_own(tiny, tmp_path, capsys):
   flags = [
@@ -134,6 +144,20 @@ def test_it_goes_on_and_says_what_is_best(swept, capsys):
     prompts.write_text(before)
   out = capsys.readouterr().out
   assert "already measured" not in out  # other prompts are other points
+
+
+def test_what_is_timed_is_the_text_that_was_measured(tiny):
+  """Drawn texts, too: a batch of its own has the noise of its prompts' places."""
+  config = base(tiny, max_tokens=8)
+  config.sweep.update(timed_prompts=3, num_prompts=3, repeats=1, prompt_tokens=3)
+  words = ["decoder.name=ar", "decoder.temperature=2.0"]
+  bench = Bench()
+  (point,) = sweep_grid.points(config, sweep_grid.read(sweep_grid.parse(words), config), bench)
+  texts = lambda done: [r.text_tokens for r in done.results]
+  every = texts(bench.runner(point)(speeds.batch_of(bench.prompts(point))))
+  each = speeds.batches(bench.prompts(point), 1)
+  assert [texts(bench.runner(point)(batch))[0] for batch in each] == every
+  assert len({tuple(text) for text in every}) == 3
 
 
 def test_flags_that_do_not_fit(tiny, tmp_path, capsys):
@@ -217,7 +241,8 @@ def test_words_for_the_best():
   assert "the reference itself" in list(sweep_best._best_lines(reference, ROWS, 0.0, "x"))[1]
 
 
-def test_repetition_stands_beside_the_loss():
-  table = sweep_best.table([row | {"repetition": 0.1 * i} for i, row in enumerate(ROWS)])
-  (repeats,) = [c for c in table.columns if c.header == "re-\npeats"]
-  assert list(repeats.cells) == ["0.000", "0.100", "0.200", "0.300"]
+def test_repetition_and_diversity_stand_beside_the_loss():
+  rows = [row | {"repetition": 0.1 * i, "distinct_2": 0.2 * i} for i, row in enumerate(ROWS)]
+  cells = {str(c.header): list(c.cells) for c in sweep_best.table(rows).columns}
+  assert cells["re-\npeats"] == ["0.000", "0.100", "0.200", "0.300"]
+  assert cells["dis-\ntinct-2"] == ["0.000", "0.200", "0.400", "0.600"]

@@ -53,6 +53,29 @@ def test_the_reference_is_on_the_same_prompts():
   assert losses == [0.0] * 5
 
 
+def test_the_reference_has_the_same_judge_and_limit():
+  limited = lambda name, tokens, **sweep: (
+    row("a", name, **sweep)
+    | {
+      "settings": row("a", name, **sweep)["settings"]
+      | {"decoder": dict(name=name, max_tokens=tokens)}
+    }
+  )
+  short, long, other = limited("ar", 8), limited("ar", 16), limited("ar", 16, judge="a")
+  rows = [short, long, other]
+  assert paired.reference_of(limited("sbd", 16), rows) is long
+  assert paired.reference_of(limited("sbd", 16, judge="a"), rows) is other
+  with pytest.raises(UsageError, match="judge NLL under original is not compared"):
+    paired.nll_difference(long, other)
+
+
+def test_forwards_of_prompts_count_where_the_method_counts_them():
+  of_text = dict(EACH, prefill_nfe=[1, 1, 1])
+  assert paired.tokens_per_forward(row("a", "static", of_text)).value == pytest.approx(60 / 33)
+  ratio = paired.forwards_ratio(row("a", "static", of_text), row("a", "ar"))
+  assert ratio.value == pytest.approx(30 / 33)
+
+
 def test_intervals_are_of_sums_over_texts():
   found = paired.tokens_per_forward(row("a", "sbd"))
   assert found == bootstrap.ratio_of_sums([10, 20, 30], [10, 10, 10]) and found.value == 2.0

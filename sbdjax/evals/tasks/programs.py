@@ -3,9 +3,14 @@
 Answers are code of unknown worth. It is run by nobody who did not ask for that: `TASKS` give an answer
 no value, `runnable` is the task whose answers are run, each in a sandbox of its own.
 
-Variants: `trado` and `dream` of Wang et al. 2025 (arXiv:2509.06949), and `jacobi_forcing`, that of the
-authors' script, are zero-shot conversations (--chat) whose answer is a block of code. The limits of Set
-Block Decoding, section 3 (1,024 tokens for HumanEval+, 256 for MBPP) are the harness's own.
+Variants of papers are zero-shot conversations (--chat) whose answer is a block of code:
+
+* `trado`, `dream`: Wang et al. 2025 (arXiv:2509.06949), for TraDo and SDAR, and for Dream.
+* `jacobi_forcing`: the authors' script, which is of HumanEval alone; limit 1,024.
+* `sbd`: limits of Set Block Decoding, section 3 (1,024 tokens for HumanEval+, 256 for MBPP). The paper
+  does not print its prompts: these are TraDo's.
+
+What these say of a task of MBPP, its text and its tests, is worded as in the harness.
 
 Programs have the standard library alone.
 """
@@ -216,31 +221,49 @@ def _instructed(name: str, read: Read, test: Test) -> Task:
   return _task(name=name, read=read, item=item)
 
 
-def _blocks(name: str, read: Read, test: Test) -> list[Task]:
-  """Conversations of papers: the answer is a block of code with the whole function."""
-  asked = {
-    "trado": (lambda p: Prompt(p + _BLOCK_ASKED), last_block, 2048),
-    "dream": (
-      lambda p: Prompt(p + _BLOCK_ASKED, description="You are a helpful assistant."),
-      last_block,
-      1600,
-    ),
-    "jacobi_forcing": (lambda p: Prompt(_COMPLETE.format(p.strip())), first_block, 1024),
+class Wording(NamedTuple):
+  """How a paper asks for a program.
+
+  Attributes:
+    prompt: what is asked for -> the prompt.
+    cut: answer -> the code in it.
+    limit: tokens of an answer at most.
+  """
+
+  prompt: Callable[[str], Prompt]
+  cut: Callable[[str], str]
+  limit: int
+
+
+def _wordings(sbd_tokens: int) -> dict[str, Wording]:
+  """Variant -> wording, of those that suit any task."""
+  plain = lambda asked: Prompt(asked + _BLOCK_ASKED)
+  helpful = lambda asked: Prompt(asked + _BLOCK_ASKED, description="You are a helpful assistant.")
+  return {
+    "trado": Wording(plain, last_block, 2048),
+    "dream": Wording(helpful, last_block, 1600),
+    "sbd": Wording(plain, last_block, sbd_tokens),
   }
 
-  def task(variant: str) -> Task:
-    wording, cut, limit = asked[variant]
 
+_CODE_GIVEN = Wording(lambda asked: Prompt(_COMPLETE.format(asked.strip())), first_block, 1024)
+
+
+def _blocks(name: str, read: Read, test: Test) -> list[Task]:
+  """HumanEval's conversations of papers: the answer is a block of code with the whole function."""
+
+  def task(variant: str, wording: Wording) -> Task:
     def item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
       del shots
       # Imports and helpers that stand before the function, which answers may leave out.
       before = doc["prompt"].rpartition(f"def {doc['entry_point']}")[0]
-      check = Check(lambda answer: f"{before}\n{cut(answer)}\n{test(doc)}")
-      return Generation(id, wording(doc["prompt"]), (), limit, check)
+      check = Check(lambda answer: f"{before}\n{wording.cut(answer)}\n{test(doc)}")
+      return Generation(id, wording.prompt(doc["prompt"]), (), wording.limit, check)
 
     return _task(name=name, read=read, item=item, variant=variant)
 
-  return [task(variant) for variant in asked]
+  wordings = _wordings(sbd_tokens=1024) | {"jacobi_forcing": _CODE_GIVEN}
+  return [task(variant, wording) for variant, wording in wordings.items()]
 
 
 # MBPP.
@@ -274,15 +297,31 @@ def _mbpp_item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
   return Generation(id, prompt, ("[DONE]",), _HARNESS_TOKENS, check)
 
 
-def _mbpp_instructed(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
-  def question(one: Document) -> str:
-    asked = f"You are an expert Python programmer, and here is your task:\n{one['text']}"
-    return f"{asked}\nYour code should pass these tests:\n{_tests(one)}"
+def _mbpp_asked(doc: Document) -> str:
+  """A task and its tests, as the harness's `mbpp_instruct` words them."""
+  asked = f"You are an expert Python programmer, and here is your task:\n{doc['text']}"
+  return f"{asked}\nYour code should pass these tests:\n{_tests(doc)}"
 
-  solved = tuple((question(shot), f"{shot['code']}\n```") for shot in shots)
+
+def _mbpp_instructed(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
+  solved = tuple((_mbpp_asked(shot), f"{shot['code']}\n```") for shot in shots)
   check = Check(lambda answer: f"{block_going_on(answer)}\n{_tests(doc)}")
-  prompt = Prompt(question(doc), solved, answer_start="\n```python\n", delimiter="")
+  prompt = Prompt(_mbpp_asked(doc), solved, answer_start="\n```python\n", delimiter="")
   return Generation(id, prompt, (), _HARNESS_TOKENS, check)
+
+
+def _mbpp_blocks() -> list[Task]:
+  """MBPP's conversations of papers."""
+
+  def task(variant: str, wording: Wording) -> Task:
+    def item(doc: Document, id: str, shots: Sequence[Document]) -> Generation:
+      del shots
+      check = Check(lambda answer: f"{wording.cut(answer)}\n{_tests(doc)}")
+      return Generation(id, wording.prompt(_mbpp_asked(doc)), (), wording.limit, check)
+
+    return _task(name="mbpp", read=_mbpp, item=item, variant=variant)
+
+  return [task(variant, wording) for variant, wording in _wordings(sbd_tokens=256).items()]
 
 
 _mbpp_task = functools.partial(_task, read=_mbpp, shots=_MBPP_SHOTS, num_fewshot=3)
@@ -295,4 +334,5 @@ TASKS = (
   *_blocks("humaneval_plus", _humaneval_plus, _plus_test),
   _mbpp_task(name="mbpp", item=_mbpp_item),
   _mbpp_task(name="mbpp_instruct", item=_mbpp_instructed),
+  *_mbpp_blocks(),
 )

@@ -143,6 +143,7 @@ def test_humaneval(tmp_path, sandbox):
   for name, right, wrong in [
     ("humaneval", RIGHT, WRONG),
     ("humaneval_instruct", f"{RIGHT}```\nIt adds.", f"{WRONG}```"),
+    ("humaneval:sbd", f"```python\n{whole}```", whole),
     ("humaneval:jacobi_forcing", f"Here:\n```python\n{whole}```", "None."),
     (
       "humaneval:trado",
@@ -167,6 +168,11 @@ def test_mbpp(tmp_path, sandbox):
   assert passes("mbpp_instruct", files, sandbox, f"\n{right}```\nand so on") == 1.0
   # As in the harness: what begins with a word has lost it, for it may name a language.
   assert passes("mbpp_instruct", files, sandbox, f"{right}```") == 0.0
+  for name in ("mbpp:trado", "mbpp:dream", "mbpp:sbd"):
+    assert passes(name, files, sandbox, f"So:\n```python\n{right}```\nIt adds.") == 1.0, name
+    assert passes(name, files, sandbox, right) == 0.0, name  # no block of code
+  (item,) = TASKS["mbpp:sbd"].items(files)
+  assert item.max_tokens == 256 and "Add.\nYour code" in item.prompt.text()
   (item,) = TASKS["mbpp"].items(files, num_fewshot=1)
   assert item.stop == ("[DONE]",) and item.prompt.text().endswith("3\n[BEGIN]\n")
   assert item.prompt.text().count("Add.") == 2 and "[DONE]\n\n" in item.prompt.text()
