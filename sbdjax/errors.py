@@ -21,6 +21,10 @@ class DataError(SbdjaxError):
   """A corpus, tokenizer or prompt file that cannot be read or is empty."""
 
 
+class NothingLeftError(DataError):
+  """Documents of which none has tokens to learn from; others of the same corpus may have."""
+
+
 class CheckpointError(SbdjaxError):
   """A checkpoint that is truncated, foreign, or does not fit what is asked of it."""
 

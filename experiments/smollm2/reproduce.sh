@@ -38,12 +38,12 @@ if [ -z "$ADAPTER" ]; then
   $PY $OUT/join.py runs/smollm2_text_{1,2}/tokens.npz --out=runs/smollm2_text/tokens.npz
   $PY -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter_1 \
     --config.data.path=runs/smollm2_text_1/tokens.npz
-  $PY -m sbdjax convert runs/smollm2_adapter_1 "$FIRST" --dtype=bfloat16
+  [ -f "$FIRST" ] || $PY -m sbdjax convert runs/smollm2_adapter_1 "$FIRST" --dtype=bfloat16
   $PY -m sbdjax train --config=preset:smollm2_sbd_adapter --workdir=runs/smollm2_adapter_2 \
     --config.init.adapter="$FIRST" --config.model.product_dtype=bfloat16 --config.train.steps=360 \
     --config.optim.learning_rate=1.5e-3 --config.train.eval_every=120 \
     --config.train.checkpoint_every=60
-  $PY -m sbdjax convert runs/smollm2_adapter_2 "$ADAPTER" --dtype=bfloat16
+  [ -f "$ADAPTER" ] || $PY -m sbdjax convert runs/smollm2_adapter_2 "$ADAPTER" --dtype=bfloat16
   $PY $OUT/ablation.py --out=$OUT/ablation.jsonl
 fi
 

@@ -61,6 +61,8 @@ def write(model: Pretrained, dst: pathlib.Path, dtype: str, max_shard_bytes: int
   """
   config = model.lm.config
   if dst.suffix == ".safetensors":
+    if dst.exists():
+      raise UsageError(f"{dst} exists: name another DST, or delete it")
     adapter_file.write(dst, config, model.params, dtype=dtype)
     return
   if config.adapter is None:

@@ -22,7 +22,7 @@ import numpy as np
 from sbdjax.data.chat import ChatTemplate
 from sbdjax.data.corpus import Document
 from sbdjax.data.tokenizers import Tokenizer
-from sbdjax.errors import DataError, UsageError
+from sbdjax.errors import DataError, NothingLeftError, UsageError
 
 _log = logging.getLogger(__name__)
 ASSISTANT = "assistant"
@@ -64,7 +64,7 @@ def write(
 
   Raises:
     UsageError: a conversation, and no chat template.
-    DataError: none of the conversations can be written.
+    NothingLeftError: none of the conversations can be written.
   """
   found, refused, reason = 0, 0, ""
   for document in documents:
@@ -81,7 +81,7 @@ def write(
     found += len(made)
     yield from made
   if refused and not found:
-    raise DataError(f"none of the {refused} conversations can be used; the first: {reason}")
+    raise NothingLeftError(f"none of the {refused} conversations can be used; the first: {reason}")
   if refused:
     _log.warning("left out %d conversations; the first: %s", refused, reason)
 

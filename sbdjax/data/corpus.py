@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sbdjax.data.tokenizers import Tokenizer
-from sbdjax.errors import DataError
+from sbdjax.errors import DataError, NothingLeftError
 
 _PROBE = 1 << 16
 
@@ -76,13 +76,15 @@ class Corpus:
 
   def take(self, first: int, last: int) -> "Corpus":
     """Documents first..last-1, without copying; of a single document, those tokens."""
+    prompts = self.prompt_lengths
     if len(self.lengths) == 1:
       lengths, begin, end = np.array([last - first], np.int64), first, last
+      prompts = None if prompts is None else np.clip(prompts - first, 0, last - first)
     else:
       lengths = self.lengths[first:last]
       begin = int(self.lengths[:first].sum())
       end = begin + int(lengths.sum())
-    prompts = None if self.prompt_lengths is None else self.prompt_lengths[first:last]
+      prompts = None if prompts is None else prompts[first:last]
     return Corpus(
       self.tokens[begin:end],
       lengths,
@@ -194,7 +196,7 @@ def tokenize(
     if document.targets is not None:  # of token ids, which have no eos after them
       targets[-1][length - len(body) :] = document.targets
   if not parts:
-    raise DataError(f"{origin}: the corpus is empty; give a file with some text")
+    raise NothingLeftError(f"{origin}: the corpus is empty; give a file with some text")
   return Corpus(
     np.concatenate(parts) if len(parts) > 1 else parts[0],
     np.array(lengths, np.int64),
@@ -212,7 +214,7 @@ def aligned(corpus: Corpus, multiple: int, ends: Sequence[int]) -> Corpus:
   that keeps nothing but its prompt is left out.
 
   Raises:
-    DataError: no document is left.
+    NothingLeftError: no document is left.
   """
   if multiple == 1:
     return corpus
@@ -234,7 +236,9 @@ def aligned(corpus: Corpus, multiple: int, ends: Sequence[int]) -> Corpus:
       targets.append(chosen)
       kept.append(i)
   if not kept:
-    raise DataError(f"{corpus.origin}: no document has {multiple} tokens: set data.multiple=1")
+    raise NothingLeftError(
+      f"{corpus.origin}: no document has {multiple} tokens: set data.multiple=1"
+    )
   return Corpus(
     np.concatenate(tokens),
     np.array([len(ids) for ids in tokens], np.int64),

@@ -29,7 +29,7 @@ from sbdjax.data.fasta import read_fasta
 from sbdjax.data.files import read_documents, read_jsonl
 from sbdjax.data.splits import split_range
 from sbdjax.data.token_file import read_tokens
-from sbdjax.data.tokenizers import Tokenizer
+from sbdjax.data.tokenizers import Tokenizer, fingerprint
 from sbdjax.errors import DataError, UsageError
 from sbdjax.settings import import_object
 
@@ -127,7 +127,7 @@ def _load_found(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
 
   made_of = dict(
     files=[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in found.paths],
-    tokenizer=[str(tokenizer.origin), tokenizer.vocab_size],
+    tokenizer=[str(tokenizer.origin), tokenizer.vocab_size, fingerprint(tokenizer)],
     settings=[config.separator, config.text_field, config.add_bos, config.add_eos],
     rows=[config.packing == "crop", config.separate_documents, config.multiple, config.chat],
   )

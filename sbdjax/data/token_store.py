@@ -21,7 +21,7 @@ import numpy as np
 
 from sbdjax import failures, foreign
 from sbdjax.data.corpus import Corpus, Document, smallest_dtype
-from sbdjax.errors import DataError
+from sbdjax.errors import DataError, NothingLeftError
 
 _META = "store.json"
 _DOCUMENTS = 2048
@@ -48,7 +48,7 @@ class Text(NamedTuple):
 
   Attributes:
     documents: gives all of them, in order.
-    tokenize: some of them -> their tokens; None where they have none.
+    tokenize: some of them -> their tokens; None, or NothingLeftError, where they have none.
     vocab_size: ids lie below it.
     origin: where the text comes from, for people.
   """
@@ -113,10 +113,14 @@ def _fill(folder: pathlib.Path, text: Text) -> None:
   lengths: list[np.ndarray] = []
   prompts: list[np.ndarray] = []
   size, largest, marked = 0, 0, False
+  nothing: NothingLeftError | None = None
   with open(folder / "tokens.bin", "wb") as tokens, open(folder / "targets.bin", "wb") as targets:
     left = iter(text.documents())
     while some := list(itertools.islice(left, _DOCUMENTS)):
-      corpus = text.tokenize(some)
+      try:
+        corpus = text.tokenize(some)
+      except NothingLeftError as e:
+        corpus, nothing = None, nothing or e
       if corpus is None:
         continue
       tokens.write(np.asarray(corpus.tokens, dtype).tobytes())
@@ -127,6 +131,8 @@ def _fill(folder: pathlib.Path, text: Text) -> None:
       given = corpus.prompt_lengths
       prompts.append(np.zeros(len(corpus.lengths), np.int64) if given is None else given)
       size, largest = size + len(corpus.tokens), max(largest, corpus.largest_token)
+  if not size and nothing is not None:
+    raise nothing
   if not size:
     raise DataError(f"{text.origin}: the corpus is empty; give a file with some text")
   np.save(folder / "lengths.npy", np.concatenate(lengths))

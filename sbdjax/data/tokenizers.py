@@ -1,8 +1,11 @@
 """The tokenizer interface, and `load_tokenizer`, which finds the right one for a name or path."""
 
+import contextlib
 import difflib
+import json
 import pathlib
 import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -104,6 +107,15 @@ def characters(tokenizer: Tokenizer) -> bool:
     return all(len(piece) == 1 for piece in tokenizer.token_bytes())
   except UsageError:  # a token's text depends on its neighbours
     return False
+
+
+def fingerprint(tokenizer: Tokenizer) -> int:
+  """A checksum of the vocabulary's texts and of the chat template: files may change under one name."""
+  template = getattr(tokenizer, "chat_template", None)
+  written = [template.sources, template.special_tokens] if template else []
+  with contextlib.suppress(UsageError):  # a token's text depends on its neighbours
+    written.append([piece.hex() for piece in tokenizer.token_bytes()])
+  return zlib.crc32(json.dumps(written, sort_keys=True).encode())
 
 
 # Of a training workdir: where it keeps its tokenizer's files.

@@ -37,13 +37,16 @@ def visible_pairs(mask: masks.Mask, length: int) -> int:
   return sum(int(n) for span in jax.device_get(spans) for n in span.tolist())
 
 
-def attention_flops(lm: Any, loss_fn: LossFn, batch: dict[str, jax.ShapeDtypeStruct]) -> int:
+def attention_flops(
+  lm: Any, loss_fn: LossFn, batch: dict[str, jax.ShapeDtypeStruct], distils: bool = False
+) -> int:
   """Flops of attention in forward and backward, over all rows and layers, none of them made twice.
 
   Args:
     lm: the model; of a self-speculative one, the trunk alone is counted.
     loss_fn: called on one row, eagerly, with no parameters.
     batch: shapes and dtypes; `segment_ids` of the row are 1 throughout.
+    distils: the loss has a teacher; its forward is not counted.
 
   Returns:
     0 for a model of which an adapter alone is trained, whose forwards are two.
@@ -53,7 +56,8 @@ def attention_flops(lm: Any, loss_fn: LossFn, batch: dict[str, jax.ShapeDtypeStr
     return 0
   rows = batch["tokens"].shape[0]
   try:
-    loss_fn(_stub(lm), None, _row(batch), jax.random.key(0))
+    teacher: tuple[Any, ...] = ({},) if distils else ()  # parameters that the stub does not read
+    loss_fn(_stub(lm), None, _row(batch), jax.random.key(0), *teacher)
   except _Seen as seen:
     width = config.num_heads * config.head_dim
     return 2 * _PRODUCTS * seen.pairs * width * config.num_layers * rows

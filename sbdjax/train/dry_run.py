@@ -181,7 +181,7 @@ def needs(
   attention, bound = 0.0, None
   if chip is not None:
     kept = memory.argument_size_in_bytes + memory.output_size_in_bytes
-    attention = attention_flops(lm, loss_fn, batch) / len(devices)
+    attention = attention_flops(lm, loss_fn, batch, distils) / len(devices)
     bound = step_bound(
       chip,
       flops=flops,

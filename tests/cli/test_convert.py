@@ -58,6 +58,19 @@ def test_a_directory_without_tokenizer(tmp_path, capsys):
     evaluate.main([f"--checkpoint={tmp_path / 'm'}"])
 
 
+def test_a_network_that_was_trained_with_dropout(tmp_path):
+  save_pretrained(tmp_path / "m", hf_models.build("llama", dropout=0.1))
+  assert load_pretrained(tmp_path / "m").lm.config.dropout == 0.0
+
+
+def test_a_file_that_is_there_is_kept(tmp_path):
+  there = tmp_path / "adapter.safetensors"
+  there.write_bytes(b"mine")
+  with pytest.raises(UsageError, match="exists: name another DST"):
+    convert.main(["stories260K", str(there)])
+  assert there.read_bytes() == b"mine"
+
+
 def test_a_mask_token_on_the_way(tmp_path, capsys):
   folder = str(tmp_path / "m")
   options = ["--mask_token=new", "--vocab_multiple_of=64", "--dtype=bfloat16", "--shard_gb=0.0001"]

@@ -46,6 +46,9 @@ class Characters:
   def encode_batch(self, texts, continues=False):
     return [np.array(self.encode(t), np.int64) for t in texts]
 
+  def token_bytes(self):
+    return [chr(i).encode() for i in range(self.vocab_size)]
+
 
 def shown(document):
   """The text with a line of ^ below what is learned."""
@@ -116,3 +119,35 @@ def test_conversations_that_cannot_be_written_are_counted(caplog):
   plain.chat_template = None
   with pytest.raises(UsageError, match="no chat template"):
     list(conversations.write([Document(messages=TALK)], plain))
+
+
+def stored(tmp_path, tokenizer, lines, **settings):
+  """The corpus of a file of conversations, in memory and from tokens on disk."""
+  path = tmp_path / "talks.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  config = dict(source="files", path=str(path), add_bos=False, valid_path=str(path), **settings)
+  memory = load_corpus(DataConfig(**config), "train", tokenizer)
+  return memory, load_corpus(
+    DataConfig(**config, token_dir=str(tmp_path / "k")), "train", tokenizer
+  )
+
+
+@pytest.mark.parametrize(
+  ("last", "settings"),
+  [
+    ({"messages": TALK[1:2]}, {}),  # in which the assistant says nothing
+    ({"text": "short"}, {"multiple": 32}),
+  ],
+)
+def test_a_part_of_the_tokens_on_disk_may_have_none(tmp_path, monkeypatch, last, settings):
+  monkeypatch.setattr("sbdjax.data.token_store._DOCUMENTS", 3)
+  memory, disk = stored(tmp_path, Characters(), [{"messages": TALK}] * 6 + [last], **settings)
+  np.testing.assert_array_equal(disk.tokens, memory.tokens)
+  with pytest.raises(DataError, match="conversations can be used|no document has 32 tokens"):
+    stored(tmp_path, Characters(), [last] * 3, **settings)
+
+
+def test_tokens_on_disk_are_made_anew_with_another_template(tmp_path):
+  for source in (CHATML, FORGETFUL):
+    memory, disk = stored(tmp_path, Characters(source), [{"messages": TALK}] * 3)
+    np.testing.assert_array_equal(disk.tokens, memory.tokens)

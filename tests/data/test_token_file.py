@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from sbdjax.data.corpus import Corpus
 from sbdjax.data.token_file import read_tokens, write_tokens
 from sbdjax.errors import DataError
 
@@ -33,6 +34,14 @@ def test_flat_npy_is_one_document_and_stays_on_disk(tmp_path):
   assert isinstance(corpus.tokens, np.memmap) and corpus.lengths.tolist() == [100] and meta == {}
   part = corpus.take(10, 30)
   assert part.tokens.tolist() == list(range(10, 30)) and part.lengths.tolist() == [20]
+
+
+def test_a_part_of_one_document_has_what_it_holds_of_the_prompt():
+  corpus = Corpus(np.arange(100), np.array([100]), np.array([5]))
+  prompts = [
+    corpus.take(*part).prompt_lengths.tolist() for part in ((0, 9), (2, 50), (90, 95), (1, 3))
+  ]
+  assert prompts == [[5], [3], [0], [2]]
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,8 @@ def _written(
     return None
   if names.COLUMNS[family.layout].inv_freq:  # it lies among the tensors
     found = dataclasses.replace(found, rope_frequencies=config.rope_frequencies)
-  wanted = dataclasses.replace(config, rope_interleaved=False, remat="none")
+  # What no file has to say: how rotary pairs are ordered, and what training alone does.
+  wanted = dataclasses.replace(config, rope_interleaved=False, remat="none", dropout=0.0)
   same = found == wanted and block_size(family, settings) == how.block_size
   return settings if same else None
 
