@@ -54,8 +54,9 @@ def decoding() -> str:
   rows = []
   for row in sbd.points():
     decoder = row["settings"]["decoder"]
-    rule = decoder.get("rule", "eb_entropy")
-    if rule == "eb_entropy" and decoder.get("gamma", 0.0) in _SHOWN:
+    vanilla = decoder.get("rule") == "top_k"
+    bound = decoder.get("rule", "eb_entropy") == "eb_entropy"
+    if vanilla or (bound and decoder.get("gamma", 0.0) in _SHOWN):
       rows.append(
         (
           sbd.name_of(row).replace("entropy bound, ", ""),
@@ -128,8 +129,9 @@ def chat_model_in_short() -> str:
   shown = lambda found: bootstrap.Interval(*found).shown()
   return (
     "SmolLM2-135M-Instruct writes its AR (next-token) text on two CPU cores "
-    f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams ({smollm2.prompts(smollm2.FASTEST)} prompts; aim: 1.5); "
-    f"in the pictured run ({smollm2.prompts()} prompts) {shown(smollm2.with_adapter())} with a drafting adapter, `transformers` {shown(smollm2.transformers())}."
+    f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams ({smollm2.prompts(smollm2.FASTEST)} prompts; aim: 1.5). "
+    f"In the pictured run ({smollm2.prompts()} prompts, another processor) these have {shown(smollm2.growing(file='points.jsonl'))}, "
+    f"a drafting adapter {shown(smollm2.with_adapter())}, `transformers` {shown(smollm2.transformers())}."
   )
 
 
@@ -144,15 +146,19 @@ def losses_in_short() -> str:
   )
   return "\n".join(
     (
-      "* By the clock all of these lose on stories260K: verified SBD has at best "
-      f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times the tokens/s of the next-token model's AR, Jacobi "
-      f"{one.by_the_clock('jacobi_frozen/round1', 'jacobi', 'jacobi_window').shown()}, "
-      f"FreeDave {one.by_the_clock('block_diffusion', 'freedave').shown()}.",
+      "* By the clock all lose on stories260K: verified SBD has at best "
+      f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times the tokens/s of the next-token model's AR (fused; fan-out "
+      f"{one.by_the_clock('sbd', 'sbd_verified', drafting='fan_out').shown()}), "
+      f"Jacobi {one.by_the_clock('jacobi_frozen/round1', 'jacobi').shown()} (running window "
+      f"{one.by_the_clock('jacobi_frozen/round1', 'jacobi_window').shown()}), FreeDave {one.by_the_clock('block_diffusion', 'freedave').shown()}.",
+      f"* The judge NLL of `stories260K-sbd` is {markdown.percent(sbd.tuning_cost())} above the original's by AR, "
+      f"by SBD at gamma 0 {markdown.percent(sbd.cost(0.0))} above that.",
       f"* On stories CLLM\\*, our consistency distillation, has {cllm} tokens per forward, Jacobi Forcing {forced}; CLLM\\*'s judge NLL is "
       f"{one.as_percent(above)} higher. "
       f"On exercises both lose right answers: {before} before, {clean} after CLLM\\*, {forcing} after Jacobi Forcing.",
       "* Self-speculation can lose, at equal likelihood: without the output residual to masked diffusion with "
-      f"{stories.without_residual()} times the forwards, on proteins to its trunk alone with {protein.cheapest()} times (three seeds each).",
+      f"{stories.mdm_beside('no residual')} times the forwards (two causal blocks: one seed of three, "
+      f"{stories.mdm_beside('two causal', stories.losing_seeds('two causal'))}), on proteins to its trunk alone with {protein.cheapest()} times.",
     )
   )
 
@@ -186,7 +192,8 @@ def results() -> str:
     ),
     "sbd_stories260k": (
       "SBD as in the table above: **a loss**, one token at a time within a block (gamma 0) already costs "
-      f"{markdown.percent(sbd.cost(0.0))} against AR of the same weights; the "
+      f"{markdown.percent(sbd.cost(0.0))} against AR of the same weights, and that AR {markdown.percent(sbd.tuning_cost())} against the "
+      "original's; the "
       f"next-token term keeps the model ({sbd.above_ntp_shown('SBD')} validation loss, without it "
       f"{sbd.above_ntp_shown('SBD without the NTP term', 0)}; means of three seeds, [least, most])"
     ),
@@ -217,10 +224,9 @@ def results() -> str:
     "owt_wiki": owt.in_short(),
     "ssmd_protein": protein.in_short(),
     "ssmd_antibody": antibody.in_short(),
+    "smollm2": smollm2.in_short(),
     "benchmarks_lm": benchmarks_lm.in_short(),
-    "benchmarks": (
-      "decoding, training, compile time and memory; rooflines and dry runs of full-size configs"
-    ),
+    "benchmarks": benchmarks.in_short(),
   }
   rows = [(f"[{name}](../experiments/{name}/README.md)", text) for name, text in said.items()]
   return markdown.table(("experiment", "result"), rows)

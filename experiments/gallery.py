@@ -184,7 +184,10 @@ ALL = (
     "one_task/budgets.png", "one_task/tables.py", "draw_budgets", ("budgets.jsonl", "points.jsonl"),
     _sh("one_task"),
   ),
-  _losses("one_task", "losses", _sh("one_task")),
+  Figure(
+    "one_task/losses.png", "seed_curves.py", "draw_recorded", ("losses.jsonl",), _sh("one_task"),
+    ("one_task/losses.jsonl",),
+  ),
 )  # fmt: skip
 FIGURES = tuple(figure for figure in ALL if figure.is_recorded())
 

@@ -285,6 +285,15 @@ def test_figure_8_example():
 
 
 @pytest.mark.parametrize(
+  "make", [masks.SBDTrain, masks.SBDTrainMasked, masks.BlockDiffusionTrain, masks.BlockCausal]
+)
+def test_blocks_beyond_the_bound_of_tiles_are_refused(make):
+  with pytest.raises(UsageError, match="blocks of 96 are beyond max_block_size="):
+    make(96)
+  assert make(96, max_block_size=96).tiles(192, 192, 32)
+
+
+@pytest.mark.parametrize(
   ("make", "reference"),
   [
     (lambda k, docs: masks.SBDTrain(k, docs, max_block_size=16), visibility.sbd_train),

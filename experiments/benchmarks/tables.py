@@ -302,6 +302,22 @@ def times_ar(number: int, contestant: str) -> tuple[float, float, float]:
   return tuple(1 / found[name] for name in ("ratio", "ratio_high", "ratio_low"))
 
 
+def _of_llama2c(number: int) -> str:
+  """Our AR's tokens/s / those of llama2.c with the number of threads that suits it, with the interval."""
+  rows = [r for r in lines("peers_cpu.jsonl")[number]["rows"] if r["contestant"] == "llama2.c"]
+  fastest = max(rows, key=lambda r: r["tokens_per_second"])
+  return f"{fastest['ratio']:.2f} [{fastest['ratio_low']:.2f}, {fastest['ratio_high']:.2f}]"
+
+
+def in_short() -> str:
+  """What came out, in a sentence."""
+  return (
+    "tokens/s, updates, compile time and memory beside other programs on the same weights; **a loss**: our AR has "
+    f"{_of_llama2c(0)} (110M parameters) and {_of_llama2c(1)} (260K) times the tokens/s of llama2.c on two CPU cores; also rooflines and dry "
+    "runs of full-size configs"
+  )
+
+
 def of_copy(block_size: int) -> float:
   """Bytes a second of attention over a cache / those of a copy."""
   (record,) = lines("attention_cpu.jsonl")

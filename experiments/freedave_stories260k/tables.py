@@ -26,7 +26,7 @@ from sbdjax.bench import roofline
 from sbdjax.bench.roofline import NetworkShape
 from sbdjax.bootstrap import Interval
 from sbdjax.decode import flat_names
-from sbdjax.evals import markdown, paired
+from sbdjax.evals import exact_match, markdown, paired
 from sbdjax.interop import load_pretrained
 
 Row = dict[str, Any]  # of points.jsonl, as `sweep` writes it
@@ -264,11 +264,12 @@ def seeds() -> str:
           bootstrap.spread([x.value for x in saved]).shown(2),
           bootstrap.spread([row["judge_nll"] for row in found]).shown(3),
           bootstrap.spread([row["repetition"] for row in found]).shown(3),
+          bootstrap.spread([row["distinct_2"] for row in found]).shown(3),
           ("yes" if all(same) else "NO") if same else "",
         )
       )
   head = (
-    "block size", "decoding", "fewer NFE: seed 0", "seed 1", "seed 2", "mean", "judge NLL", "repeats", "same text",
+    "block size", "decoding", "fewer NFE: seed 0", "seed 1", "seed 2", "mean", "judge NLL", "repeats", "distinct-2", "same text",
   )  # fmt: skip
   return markdown.table(head, lines)
 
@@ -341,22 +342,24 @@ def arithmetic(block_size: int, wanted: str) -> float:
   return flops(point(block_size, wanted), shape) / flops(static, shape)
 
 
-def _agreement(dtype: str) -> list[float]:
-  """Share of equal texts, of every setting of agreement.jsonl."""
+def _agreement(dtype: str) -> list[tuple[float, int]]:
+  """(share of equal texts, texts) of every setting of agreement.jsonl."""
   lines = map(json.loads, (HERE / "agreement.jsonl").read_text().splitlines())
-  return [line["rows_equal"] for line in lines if line["dtype"] == dtype]
+  return [(line["rows_equal"], line["prompts"]) for line in lines if line["dtype"] == dtype]
 
 
 def agreed(dtype: str) -> tuple[int, int]:
   """(settings in which all texts were equal, settings that were run)."""
   shares = _agreement(dtype)
-  return sum(share == 1 for share in shares), len(shares)
+  return sum(share == 1 for share, _ in shares), len(shares)
 
 
-def equal_texts(dtype: str) -> tuple[float, float]:
-  """The least and the largest share of equal texts among the settings."""
-  shares = _agreement(dtype)
-  return min(shares), max(shares)
+def equal_texts(dtype: str) -> list[Interval]:
+  """Shares of equal texts, the setting with the fewest first; Wilson's 95 % intervals."""
+  return [
+    Interval(*exact_match.accuracy([i < round(share * count) for i in range(count)]))
+    for share, count in sorted(_agreement(dtype))
+  ]
 
 
 def without_storing(block_size: int) -> float:

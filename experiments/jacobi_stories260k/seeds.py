@@ -71,6 +71,8 @@ class Pair(NamedTuple):
       f"{self.above}: judge NLL": (lambda _, x, y: above(y, x), markdown.percent),
       f"{one}: repeats": (lambda _, x, __: paired.repetition(x), three_digits),
       f"{two}: repeats": (lambda _, __, y: paired.repetition(y), three_digits),
+      f"{one}: distinct-2": (lambda _, x, __: Interval(x["distinct_2"]), three_digits),
+      f"{two}: distinct-2": (lambda _, __, y: Interval(y["distinct_2"]), three_digits),
     }
 
   def table(self) -> str:

@@ -13,9 +13,6 @@ for method in jacobi jacobi_frozen cllm sbd_adapter; do
   $PY -m sbdjax train --config=preset:stories_exercises:$method --workdir=$RUNS/$method \
     --config.init.checkpoint=$RUNS/ntp
 done
-$PY experiments/curves.py NTP=$RUNS/ntp SBD=$RUNS/sbd "SBD w/o NTP term=$RUNS/sbd_no_ntp" \
-  "block diffusion=$RUNS/block_diffusion" --metrics=eval/ntp_loss,eval/masked_loss \
-  --out=$OUT/losses.png --record=$OUT/losses.jsonl
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl
 # Fast-dLLM's caches of the model that sees the whole text, and the exact one of blocks.
 $PY $OUT/measure.py --runs=$RUNS --set=caches --out=$OUT/caches.jsonl
@@ -43,11 +40,16 @@ for seed in 1 2; do
   train sbd_adapter --config.init.checkpoint=${RUNS}_seeds/$seed/ntp
   $PY $OUT/measure.py --runs=${RUNS}_seeds/$seed --set=seeds --out=$OUT/seeds.jsonl
 done
+runs=()
+for run in NTP=ntp SBD=sbd "SBD w/o NTP term=sbd_no_ntp" "block diffusion=block_diffusion"; do
+  for folder in $RUNS ${RUNS}_seeds/1 ${RUNS}_seeds/2; do runs+=("${run%=*}=$folder/${run#*=}"); done
+done
+$PY experiments/seed_curves.py --record=$OUT/losses.jsonl "${runs[@]}"
 # Every method by the clock, in turns: an idle machine.
 $PY $OUT/measure.py --runs=$RUNS --out=$OUT/points.jsonl --write_prompts=$RUNS/prompts.jsonl
 $PY -m sbdjax sweep --config=preset:stories_exercises_sweep --workdir=$RUNS/turns \
   --config.sweep.prompts=$RUNS/prompts.jsonl
 for file in points speeds; do cp $RUNS/turns/$file.jsonl $OUT/turns_$file.jsonl; done
 $PY $OUT/tables.py --points=$OUT/points.jsonl --out=$OUT
-$PY experiments/gallery.py one_task/front.png one_task/rules.png one_task/budgets.png
+$PY experiments/gallery.py one_task/losses.png one_task/front.png one_task/rules.png one_task/budgets.png
 $PY experiments/tables.py --write

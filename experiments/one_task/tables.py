@@ -187,16 +187,22 @@ def per_forward(record: Record) -> Interval:
   return bootstrap.ratio_of_sums(record["each"]["tokens"], record["each"]["nfe"])
 
 
-def by_the_clock(label: str, *names: str) -> Interval:
+def by_the_clock(label: str, *names: str, **wanted: Any) -> Interval:
   """tokens/s of the fastest setting of some methods of a model / those of AR of the NTP model, timed in turns.
 
   Args:
     label: of the model in turns_points.jsonl.
     names: of the methods.
+    wanted: settings that it has.
   """
   every = paired.read(HERE / "turns_points.jsonl", HERE / "turns_speeds.jsonl")
   (ar,) = (row for row in every if _way(row) == ("ntp", "ar"))
-  timed = [row for row in every if _way(row) in {(label, name) for name in names}]
+  timed = [
+    row
+    for row in every
+    if _way(row) in {(label, name) for name in names}
+    and wanted.items() <= row["settings"]["decoder"].items()
+  ]
   ratios = [ratio for row in timed if (ratio := paired.speed_ratio(row, ar)) is not None]
   return max(ratios, key=lambda ratio: ratio.value)
 

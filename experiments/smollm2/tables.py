@@ -98,6 +98,57 @@ def growing(kind: str = "all", file: str = FASTEST) -> tuple[float, float, float
   return speed(GROWING, kind, file)
 
 
+def _prompts_of(file: str) -> list[tuple[str, int, int]]:
+  """Of every prompt: its kind, its tokens, and the tokens of AR's answer."""
+  ar = lines_of(file)[0]
+  return list(zip(ar["each"]["kind"], ar["prompt_tokens"], ar["each"]["valid"], strict=True))
+
+
+def growing_on(chosen: bool) -> bootstrap.Interval:
+  """`growing`, on the prompts of the run of all methods, on which it was the fastest, or on the others.
+
+  Args:
+    chosen: on the prompts of that run.
+
+  Raises:
+    ValueError: not every second prompt of each kind is one of that run's.
+  """
+  every = _prompts_of(FASTEST)
+  kinds = len(set(lines_of(FASTEST)[0]["each"]["kind"]))
+  here = [(i // kinds) % 2 == 0 for i in range(len(every))]  # kinds take turns
+  if [x for x, seen in zip(every, here, strict=True) if seen] != _prompts_of("points.jsonl"):
+    raise ValueError(f"{FASTEST} has other prompts than every second one of points.jsonl")
+  (ours,) = [x["each"] for x in lines_of(FASTEST) if x["method"] == GROWING]
+  ar = lines_of(FASTEST)[0]["each"]
+  columns = (
+    [value for value, seen in zip(each[name], here, strict=True) if seen == chosen]
+    for each in (ours, ar)
+    for name in ("valid", "seconds")
+  )
+  return bootstrap.paired_ratio(*columns)
+
+
+def own_text(method: str, name: str = "judge_nll") -> tuple[float, float, float]:
+  """Judge NLL, or "repetition", of a method's text in the run of `own_text_runs`."""
+  (line,) = [x for x in lines_of(OWN_TEXT) if x["method"] == method]
+  return line[name]["value"], line[name]["low"], line[name]["high"]
+
+
+def in_short() -> str:
+  """What came out, in a sentence."""
+  shown = lambda found, digits=2: bootstrap.Interval(*found).shown(digits)
+  bounds = ("SBD, EB 0.1", "SBD, EB 1.5")
+  nll = [shown(own_text(method)) for method in bounds]
+  fast = [shown(speed(method, file=OWN_TEXT)) for method in bounds]
+  return (
+    f"SmolLM2-135M-Instruct, AR's text token for token: drafts from its own n-grams have {shown(growing())} times AR's tokens/s "
+    f"({prompts(FASTEST)} prompts; on the half on which the method was not chosen {growing_on(False).shown()}), a drafting adapter "
+    f"{shown(with_adapter())} ({prompts()} prompts); Jacobi loses ({shown(speed('Jacobi'))}). **A loss**: what SBD by entropy bounds writes "
+    f"with that adapter, unverified, has judge NLL {nll[0]} (gamma 0.1, {fast[0]} times AR's tokens/s) to {nll[1]} (1.5, {fast[1]} times), AR's text "
+    f"{shown(own_text('AR'))}, and repeats itself ({shown(own_text('SBD, EB 1.5', 'repetition'))} against {shown(own_text('AR', 'repetition'))})"
+  )
+
+
 def tuned_tried() -> tuple[int, int]:
   """Settings that `tune` tried, and how many there are."""
   found = json.loads((HERE / "tuned.json").read_text())

@@ -12,6 +12,7 @@ log-probabilities in nats and passes of trunk and block, order by order. Re-runn
 from __future__ import annotations
 
 import argparse
+import math
 import pathlib
 import sys
 import time
@@ -68,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
   model = load_pretrained(args.checkpoint)
   rules = [*samples.parse_rules(args.rules), ONE_A_PASS]
-  tables = [(window(args.length + 2), n) for n, window in rules]
+  tables = [(window(args.length + 2), n or math.inf) for n, window in rules]
   steps = flags.parse_ints(args.steps, "--steps")
   plans = {(noise, n): Ancestral(n, noise).plan for noise in NOISES for n in steps}
   plans[LIMIT, args.length] = FirstHitting().plan

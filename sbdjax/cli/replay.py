@@ -59,7 +59,8 @@ def window(reveal: Reveal) -> int:
   steps, size = reveal.reveal_step, 0
   for forward in range(reveal.forwards):
     start = _committed(steps, forward)
-    last = max(i for i, step in enumerate(steps) if step <= forward)
+    # A forward may have revealed nothing but what came after the text's end.
+    last = max((i for i, step in enumerate(steps) if step <= forward), default=start - 1)
     size = max(size, last + 1 - start)
   return max(size, reveal.block_size) if size > 1 else 0
 

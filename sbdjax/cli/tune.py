@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sbdjax import prompts as prompting
+from sbdjax import remote
 from sbdjax.bench import tuning
 from sbdjax.bench.timing import TimedDecoder
 from sbdjax.bench.tuning import Trial
@@ -129,10 +130,12 @@ def measure(args: argparse.Namespace, model: Pretrained, console: Console) -> di
 
 
 def _table(args: argparse.Namespace) -> str:
-  """The table of n-grams to draft from; "" where there is none."""
-  if args.lookup_table is None and args.checkpoint in (smollm2.NAME, smollm2.WITH_ADAPTER):
+  """The table of n-grams to draft from, as any other folder finds it, too; "" where there is none."""
+  name = args.lookup_table
+  if name is None and args.checkpoint in (smollm2.NAME, smollm2.WITH_ADAPTER):
     return smollm2.NGRAMS
-  return args.lookup_table or ""
+  on_disk = name and not remote.is_remote(name) and not name.startswith(assets.PREFIX)
+  return str(assets.resolve(name).absolute()) if on_disk else name or ""
 
 
 def _number(trial: Trial) -> Any:

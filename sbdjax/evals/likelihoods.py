@@ -175,7 +175,8 @@ def _self_speculative(model: Pretrained) -> SigmaLM:
 def _tables(
   rules: Sequence[tuple[float, Window]], length: int
 ) -> list[tuple[np.ndarray | jax.Array, float]]:
-  return [(window(length), n) for n, window in rules]
+  # 0 loops are no limit to the sampler.
+  return [(window(length), n or math.inf) for n, window in rules]
 
 
 def _of_rules(

@@ -78,7 +78,7 @@ def of_device(device: Device) -> Backend:
   """The backend of a device's kernels.
 
   Windows of up to `decode.MAX_WINDOW` tokens over a cache go to its `partial`. For longer ones
-  (prefill) the parts are concatenated.
+  (prefill), and for forwards that are differentiated, the parts are concatenated.
   """
   kernels = sharded.shard(device.kernels)
 
@@ -87,7 +87,9 @@ def of_device(device: Device) -> Backend:
     return sharded.per_device(kernel, (q, k, v), cache, (layer,))
 
   def plan(mask, num_queries, num_keys):
-    if num_queries < num_keys and num_queries <= decode.MAX_WINDOW:
+    # `partial` has no gradient.
+    differentiated = getattr(mask, "differentiated", False)
+    if num_queries < num_keys and num_queries <= decode.MAX_WINDOW and not differentiated:
       block_k = device.slots(num_keys - num_queries)
       return decode.plan(mask, num_queries, num_keys, block_k=block_k)
     block_q, block_k = device.tile(num_queries, num_keys)

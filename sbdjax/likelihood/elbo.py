@@ -229,16 +229,16 @@ def over_plans(
       `decode.any_order.mdm.predictor`.
     keys_B: one key a text.
     plan: `plan` of `decode.any_order.mdm.Ancestral` or `FirstHitting`, the sampler's own.
-    given_L: bool, places that are known beforehand.
+    given_L: bool [L], or [B, L] for each text: places that are known beforehand.
   """
   _check_texts(tokens_BxL, keys_B, given_L)
   batch, length = tokens_BxL.shape
-  hidden_L = jnp.ones((length,), bool) if given_L is None else ~jnp.asarray(given_L)
+  hidden_BxL = ~_given_of_each(tokens_BxL, given_L)
   length_B = jnp.full((batch,), length, jnp.int32)
   never = jnp.iinfo(jnp.int32).max
 
   def one(keys_B):
-    step_BxL = jax.vmap(plan, (0, None))(keys_B, hidden_L)
+    step_BxL = jax.vmap(plan)(keys_B, hidden_BxL)
 
     def reveal(carry):
       masked_BxL, total = carry
@@ -254,8 +254,7 @@ def over_plans(
       return masked_BxL & ~now_BxL, total
 
     start = PlanTotals(jnp.zeros((batch,)), jnp.zeros((batch,), jnp.int32))
-    masked_BxL = jnp.broadcast_to(hidden_L, tokens_BxL.shape)
-    return jax.lax.while_loop(lambda c: jnp.any(c[0]), reveal, (masked_BxL, start))[1]
+    return jax.lax.while_loop(lambda c: jnp.any(c[0]), reveal, (hidden_BxL, start))[1]
 
   keys_NxB = jax.vmap(lambda key: jax.random.split(key, num_plans))(keys_B).T
   return jax.tree.map(jnp.transpose, jax.lax.map(one, keys_NxB))

@@ -134,9 +134,21 @@ def totals(
 
 
 def most_of(rules: Sequence[tuple[Any, Any]]) -> float | None:
-  """The largest n_inner of several (window_D, n_inner); None where one of them is traced."""
+  """The largest n_inner of several (window_D, n_inner); None where one of them is traced.
+
+  Raises:
+    UsageError: one is below 1.
+  """
   known = [n for _, n in rules if isinstance(n, (int, float))]
+  for n_inner in known:
+    check_inner(n_inner)
   return max(known) if len(known) == len(rules) else None
+
+
+def check_inner(n_inner: float | jax.Array) -> None:
+  """Raises UsageError for a known number of loops below 1; no limit is `math.inf`."""
+  if isinstance(n_inner, (int, float)) and not n_inner >= 1:
+    raise UsageError(f"n_inner={n_inner}: an outer loop has at least one draft / verify loop")
 
 
 def _used(start: jax.Array | int, *log_probs_DxD: jax.Array) -> list[jax.Array]:
@@ -178,8 +190,7 @@ def _outer_loops(
   sizes: dict[str, int] = {}
   checks.array("log_draft_DxD", log_draft_DxD, "float", sizes)
   checks.array("log_target_DxD", log_target_DxD, "float", sizes)
-  if isinstance(n_inner, (int, float)) and not n_inner >= 1:
-    raise UsageError(f"n_inner={n_inner}: an outer loop has at least one draft / verify loop")
+  check_inner(n_inner)
   log_p_DxD, log_q_DxD = _used(start, log_draft_DxD, log_target_DxD)
   window_D, size = jnp.asarray(window_D), log_p_DxD.shape[0]
   checks.array("window_D", window_D, "integer", sizes)

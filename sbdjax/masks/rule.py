@@ -127,6 +127,14 @@ class Full:
     return [Tile(a, b, ((0, num_keys),)) for a, b in chunks(0, num_queries, size)]
 
 
+def check_bound(block_size: jax.Array | int, max_block_size: int) -> None:
+  """Raises UsageError for a block beyond the bound of static tiles, which would leave keys out."""
+  pytree.check(
+    block_size <= max_block_size,
+    f"blocks of {block_size} are beyond max_block_size={max_block_size}: give that bound as well",
+  )
+
+
 @pytree.dataclass
 class BlockCausal:
   """Query i sees its own block and all earlier ones: floor(s / k) <= floor(i / k).
@@ -140,6 +148,9 @@ class BlockCausal:
   block_size: jax.Array | int
   documents: Documents | None = None
   max_block_size: int = pytree.static(default=64)
+
+  def __post_init__(self) -> None:
+    check_bound(self.block_size, self.max_block_size)
 
   def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     end_T = jnp.minimum((iota(num_queries) // self.block_size + 1) * self.block_size, num_keys)

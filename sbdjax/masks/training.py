@@ -15,6 +15,7 @@ from sbdjax.masks.rule import (
   Intervals,
   Tile,
   causal_rows,
+  check_bound,
   chunks,
   iota,
   rows_of,
@@ -89,6 +90,9 @@ class SBDTrain:
   documents: Documents | None = None
   max_block_size: int = pytree.static(default=16)
 
+  def __post_init__(self) -> None:
+    check_bound(self.block_size, self.max_block_size)
+
   def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     del num_keys
     length = num_queries // 2
@@ -144,6 +148,9 @@ class SBDTrainMasked:
   documents: Documents | None = None
   max_block_size: int = pytree.static(default=16)
 
+  def __post_init__(self) -> None:
+    check_bound(self.block_size, self.max_block_size)
+
   def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     at = num_keys - num_queries
     return _open_blocks(num_queries, self.block_size, self.documents, at)
@@ -174,12 +181,16 @@ class BlockDiffusionTrain:
   documents: Documents | None = None
   max_block_size: int = pytree.static(default=16)
 
+  def __post_init__(self) -> None:
+    check_bound(self.block_size, self.max_block_size)
+
   def intervals(self, num_queries: int, num_keys: int) -> Intervals:
     del num_keys
     length = num_queries // 2
-    clean = BlockCausal(self.block_size, self.documents).intervals(length, length)
+    clean = BlockCausal(self.block_size, self.documents, self.max_block_size)
     noisy = _open_blocks(length, self.block_size, self.documents, length)
-    return tuple(jnp.concatenate([c, n], axis=1) for c, n in zip(clean, noisy, strict=True))
+    both = zip(clean.intervals(length, length), noisy, strict=True)
+    return tuple(jnp.concatenate([c, n], axis=1) for c, n in both)
 
   def tiles(self, num_queries: int, num_keys: int, size: int) -> list[Tile]:
     del num_keys

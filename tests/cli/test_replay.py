@@ -67,6 +67,13 @@ def test_frames_are_those_of_each_forward():
     assert frame.result.valid == sum(there)
 
 
+def test_the_first_forwards_may_have_revealed_what_came_after_the_end():
+  late = [2, 3, 1, 1, 3, 2, 3]
+  drawn = list(replay.frames(one()._replace(reveal_step=late)))
+  assert len(drawn) == one().forwards + 1
+  assert not any(drawn[1].fresh) and any(drawn[2].fresh)
+
+
 def test_left_to_right_needs_no_canvas():
   reveal = one()._replace(reveal_step=list(range(7)))
   frames = list(replay.frames(reveal))

@@ -248,7 +248,11 @@ def test_a_model_without_next_tokens_is_refused(tiny, monkeypatch, tmp_path, cap
 def test_smollm2_brings_its_n_grams():
   table = lambda *args: tune._table(tune._parser().parse_args([*args, "--prompts=x"]))
   assert table("--checkpoint=smollm2-135m") == smollm2.NGRAMS
-  assert table("--checkpoint=smollm2-135m", "--lookup_table=mine") == "mine"
+  # `generate` is started in other folders.
+  here = str(pathlib.Path("mine").absolute())
+  assert table("--checkpoint=smollm2-135m", "--lookup_table=mine") == here
+  assert table("--checkpoint=x", "--lookup_table=gs://b/mine") == "gs://b/mine"
+  assert table("--checkpoint=x", f"--lookup_table={smollm2.NGRAMS}") == smollm2.NGRAMS
   assert table("--checkpoint=smollm2-135m", "--lookup_table=") == ""
   assert table("--checkpoint=stories260K") == ""
   assert len(ngrams.read(assets.resolve(smollm2.NGRAMS)).key_N) > 100_000

@@ -105,6 +105,11 @@ def test_kernels_get_what_they_are_for(name):
   np.testing.assert_allclose(run(case.rule, q, k, v), expected, atol=1e-5)
 
 
+def test_a_window_that_is_differentiated_gets_kernels_that_have_a_gradient():
+  rule = masks.SBDTrainMasked(3, max_block_size=4)
+  assert not isinstance(backend.of_device(DEVICE).plan(rule, 40, 80), decode.WindowPlan)
+
+
 def test_cudnn_refuses_what_it_does_not_know():
   assert cudnn.plan(masks.Causal(), 5, 5).causal
   assert not cudnn.plan(masks.Full(jnp.array([3])), 5, 5).causal

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sbdjax.decode import Ancestral, Constant, FullWindow
+from sbdjax.errors import UsageError
 from sbdjax.likelihood import elbo, ssmd
 from sbdjax.lm import suppress
 from sbdjax.nn.sigma import HeadConfig
@@ -150,6 +151,25 @@ def test_a_text_under_plans_is_what_the_sampler_draws_it_with(steps):
     assert abs(values.mean() - mean) <= 4 * values.std() / values.size**0.5 + 1e-6
   if steps > 1:
     assert np.corrcoef(got.log_prob.T)[0, 1] < 0.1  # the plans of a text are different ones
+
+
+def test_plans_and_orders_refuse_rules_without_a_loop():
+  keys = jax.random.split(jax.random.key(0), 1)
+  with pytest.raises(UsageError, match="n_inner=0"):
+    elbo.over_orders(MODEL, PARAMS, TOKENS[None], keys, [(FullWindow()(L), 0)])
+
+
+def test_each_text_has_given_places_of_its_own_under_plans():
+  table = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+  predict = lambda params, tokens, end: jnp.broadcast_to(params, (*tokens.shape, 4))
+  x = np.array([[2, 0, 1], [2, 0, 1]], np.int32)
+  given = np.array([[True, False, True], [False, True, False]])
+  keys = jax.random.split(jax.random.key(0), 2)
+  over = functools.partial(elbo.over_plans, predict, 3, table, plan=Ancestral(2).plan)
+  both = over(x, keys, given_L=given)
+  for i in range(2):
+    alone = over(x[i : i + 1], keys[i : i + 1], given_L=given[i])
+    jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b[0], rtol=1e-6), both, alone)
 
 
 def test_given_places_are_known_from_the_start():
