@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 
 from sbdjax.hardware import CHIPS, Chip
+from sbdjax.nn.parts import MLPS
 from sbdjax.nn.transformer import TransformerConfig
 
 
@@ -90,7 +91,7 @@ CORRECTED = dataclasses.replace(PAPER, kv_width=8 * 128, ffn_width=16384)
 
 
 def shape_of(config: TransformerConfig, bytes_per_number: float = 2) -> NetworkShape:
-  """The costs of a model of this package; a gated FFN has three products."""
+  """The costs of a model of this package; a gated FFN has three products, another two."""
   kv_width = config.num_kv_heads * config.head_dim
   return NetworkShape(
     num_layers=config.num_layers,
@@ -99,7 +100,7 @@ def shape_of(config: TransformerConfig, bytes_per_number: float = 2) -> NetworkS
     kv_width=kv_width,
     kv_cache_width=kv_width,
     ffn_width=config.d_ff,
-    ffn_products=3,
+    ffn_products=3 if MLPS[config.mlp][1] else 2,
     vocab_size=config.vocab_size,
     weight_bytes=bytes_per_number,
     kv_bytes=bytes_per_number,

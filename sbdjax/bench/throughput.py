@@ -17,7 +17,7 @@ from sbdjax import memory
 from sbdjax.bench.timing import summarise
 from sbdjax.decode.base import Limits
 from sbdjax.decode.continuous import ContinuousDecoder
-from sbdjax.decode.generate import Decoder, Result
+from sbdjax.decode.generate import Decoder, Result, padded_width
 from sbdjax.decode.method import Method
 from sbdjax.decode.programs import shared
 from sbdjax.decode.requests import Request
@@ -95,7 +95,9 @@ def forwards_of(result: Result) -> int:
 def padded(lm: LM | SigmaLM, method: Method, params: Any, job: Job, key: jax.Array) -> Way:
   """Batches as `Decoder.generate` makes them."""
   using = shared(lm)
-  decoder = Decoder(lm, Limits(max(job.limits), job.eos_ids), using=using)
+  limits = Limits(max(job.limits), job.eos_ids)
+  decoder = Decoder(lm, limits, using=using)
+  width = padded_width(method, lm, limits, job.prompts)
 
   def run() -> Done:
     start = time.perf_counter() - decoder.compile_seconds
@@ -105,7 +107,7 @@ def padded(lm: LM | SigmaLM, method: Method, params: Any, job: Job, key: jax.Arr
     size = min(job.batch_size, len(results))
     each = [results[first : first + size] for first in range(0, len(results), size)]
     forwards = sum(max(map(forwards_of, batch)) for batch in each)
-    columns = size * len(each) * max(map(len, job.prompts))
+    columns = size * len(each) * width
     return Done(results, seconds, forwards, size * forwards, columns)
 
   planned = lambda: max(memory.of_program(program).made for program in using.programs)

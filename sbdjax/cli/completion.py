@@ -147,10 +147,13 @@ def _flag(node: ast.Call) -> Iterator[str]:
   if "help" in given and ast.unparse(given["help"]).endswith("SUPPRESS"):
     return
   action = given.get("action")
+  both = action is not None and ast.unparse(action).endswith("BooleanOptionalAction")
   alone = isinstance(action, ast.Constant) and str(action.value).startswith("store_")
   values = (str(a.value) for a in node.args if isinstance(a, ast.Constant))
   for name in [value for value in values if value.startswith("--")][:1]:
-    yield name if alone else f"{name}="
+    yield name if alone or both else f"{name}="
+    if both:
+      yield f"--no-{name.removeprefix('--')}"
 
 
 def benches() -> list[str]:

@@ -100,6 +100,8 @@ def main(argv: list[str]) -> int:
   flags.at_least(args.vocab_multiple_of, 1, "--vocab_multiple_of")
   if not args.shard_gb > 0:
     raise UsageError(f"--shard_gb={args.shard_gb} must be positive")
+  if args.vocab_multiple_of > 1 and args.mask_token != "new":
+    raise UsageError("--vocab_multiple_of pads a vocabulary that grows: it needs --mask_token=new")
   model = load_pretrained(args.src, dtype=args.dtype or STORED)
   if args.mask_token is not None:
     model = with_mask_token(model, args.mask_token, args.vocab_multiple_of)

@@ -50,7 +50,31 @@ _NO_SETTING = ("json", "distributed", "coordinator", "processes", "process", "lo
 _LARGEST_LOG = math.log(sys.float_info.max)
 
 
-def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
+BLOCK_SIZE = 16  # of models that name none
+
+
+def block_size_of(model: Pretrained, asked: int | None) -> int | None:
+  """Tokens of a block of the masked loss; None for a model that has no such loss.
+
+  Args:
+    asked: --block_size.
+
+  Raises:
+    UsageError: the model has none, or blocks of another size.
+  """
+  attention, own = model.generation.attention, model.generation.block_size
+  masked = model.lm.config.mask_id is not None and attention in ("causal", "block_causal")
+  if isinstance(model.lm, SigmaLM) or not masked:
+    if asked is not None:
+      raise UsageError("--block_size is of a masked loss in blocks, which this model has not")
+    return None
+  own = own if attention == "block_causal" else None
+  if None not in (asked, own) and asked != own:
+    raise UsageError(f"--block_size={asked}: this model was trained with blocks of {own}")
+  return own or asked or BLOCK_SIZE
+
+
+def losses_of(model: Pretrained, block_size: int | None) -> dict[str, Callable]:
   """The losses that can be computed for the model, by name.
 
   Raises:
@@ -66,11 +90,11 @@ def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
   if model.generation.attention == "full":
     return {"mdm": losses.MDMLoss()}
   if model.generation.attention == "block_causal":
-    own = model.generation.block_size
-    return {"block_diffusion": losses.BlockDiffusionLoss(block_size=own or block_size)}
+    return {"block_diffusion": losses.BlockDiffusionLoss(block_size=block_size or BLOCK_SIZE)}
   if model.lm.config.mask_id is None:
     return {"ntp": losses.NTPLoss()}
-  fixed = losses.SBDLoss(block_size_min=block_size, block_size_max=block_size)
+  size = block_size or BLOCK_SIZE
+  fixed = losses.SBDLoss(block_size_min=size, block_size_max=size)
   if model.lm.config.adapter is not None:
     return {"ntp": losses.NTPLoss(), "sbd": fixed}
   return {"sbd": fixed}  # its metrics hold the next-token loss too
@@ -79,7 +103,7 @@ def losses_of(model: Pretrained, block_size: int) -> dict[str, Callable]:
 def evaluate(
   model: Pretrained,
   batches: Iterable[dict[str, Any]],
-  block_size: int,
+  block_size: int | None,
   seed: int,
   layout: Layout | None = None,
 ) -> dict[str, float]:
@@ -127,7 +151,7 @@ def _parser() -> Parser:
   add("--batch_size", type=int, default=16, help="rows per forward")
   add("--max_batches", type=int, default=0, help="stop after so many; 0: the whole split")
   add("--truncate", action="store_true", help="use the first data.seq_len tokens of a document")
-  add("--block_size", type=int, default=16, help="of the masked loss")
+  add("--block_size", type=int, help=f"of the masked loss; default: the model's, or {BLOCK_SIZE}")
   add("--seed", type=int, default=0, help="of the masks")
   add("--dtype", choices=flags.DTYPES, help=flags.DTYPE_HELP)
   add("--json", action="store_true", help="print one JSON object")
@@ -139,7 +163,8 @@ def main(argv: list[str]) -> int:
   """Runs the verb; returns the exit code."""
   rest, texts = split_overrides(argv, "data")
   args = _parser().parse_args(rest)
-  flags.at_least(args.block_size, 1, "--block_size")
+  if args.block_size is not None:
+    flags.at_least(args.block_size, 1, "--block_size")
   flags.at_least(args.seed, 0, "--seed")
   flags.at_least(args.max_batches, 0, "--max_batches")
   flags.join(args)
@@ -147,6 +172,7 @@ def main(argv: list[str]) -> int:
     class_for(DataConfig, texts), texts, "data"
   )
   model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
+  args.block_size = block_size_of(model, args.block_size)
   shape, tokenizer = model.lm.config, model.tokenizer
   if "tokenizer" in fields:
     tokenizer = load_tokenizer(fields["tokenizer"])

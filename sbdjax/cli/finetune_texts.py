@@ -42,15 +42,19 @@ def _longest(data: DataConfig, model: Pretrained, max_tokens: int) -> int:
 
 
 def openings(
-  request: Request, model: Pretrained, data: Mapping[str, Any]
+  request: Request, model: Pretrained, data: Mapping[str, Any], block_size: int = BLOCK
 ) -> tuple[dict[str, Any], dict[str, Any], list[list[int]]]:
-  """The sections `collect` and `prompts`, and the prompts that they give."""
+  """The sections `collect` and `prompts`, and the prompts that they give.
+
+  Args:
+    block_size: of the trajectories.
+  """
   prompts = {**data, "split_sizes": (1.0, 0.0, 0.0)}
   settings = to_dataclass(DataConfig, prompts, "prompts")
   longest = _longest(settings, model, request.max_tokens)
   fields: dict[str, Any] = dict(
     checkpoint=request.model,
-    block_size=BLOCK,
+    block_size=block_size,
     max_tokens=request.max_tokens,
     shortest=min(4, longest),
     longest=longest,
@@ -68,7 +72,8 @@ def collected(
 ) -> pathlib.Path:
   """The file with what the model writes itself; made by what the verb `collect` does."""
   decoded = load_pretrained(request.model)  # in the dtype of decoding
-  fields, _, prompts = openings(request, decoded, data)
+  # Decoded token by token, so that no block must find room: the least there is.
+  fields, _, prompts = openings(request, decoded, data, block_size=2)
   decoding = Decoding(AR(), request.max_tokens).for_model(decoded.lm, decoded.generation)
   prompting.check(prompts, decoded, decoding)
   settings = {

@@ -7,8 +7,10 @@ import pytest
 from sbdjax import __main__ as entry
 from sbdjax.bench import throughput
 from sbdjax.cli import bench_throughput as bench
+from sbdjax.decode import AR
 from sbdjax.decode.generate import Result
 from sbdjax.errors import DataError
+from tests import models
 from tests.cli import checkpoints
 
 
@@ -59,9 +61,10 @@ def test_rows_wait_for_the_slowest_of_their_batch(monkeypatch):
 
   monkeypatch.setattr(throughput, "Decoder", Decoder)
   monkeypatch.setattr(throughput, "shared", lambda lm: None)
-  job = throughput.Job([[1] * 3, [1] * 7, [1]], [9, 9, 9], (), 2)
-  done = throughput.padded(None, None, None, job, None).run()
-  assert (done.forwards, done.row_forwards, done.prompt_columns) == (9, 18, 28)
+  job = throughput.Job([[1] * 3, [1] * 17, [1]], [9, 9, 9], (), 2)
+  done = throughput.padded(models.lm_of(), AR(), None, job, None).run()
+  # Prompts of 17 tokens are padded to 32, in two batches of two.
+  assert (done.forwards, done.row_forwards, done.prompt_columns) == (9, 18, 4 * 32)
   assert done.occupancy == 11 / 18 and throughput.forwards_of(result(2.5, 3)) == 3
 
 

@@ -31,7 +31,9 @@ def test_flags_are_those_of_the_help(verb, capsys):
 
 
 def test_a_verb_that_hands_over_to_others_has_their_flags():
-  assert {"--checkpoint=", "--tasks=", "--data="} <= set(completion.words()["evaluate"])
+  words = set(completion.words()["evaluate"])
+  assert {"--checkpoint=", "--tasks=", "--data="} <= words
+  assert {"--multiturn", "--no-multiturn"} <= words  # which take no value
 
 
 def test_it_starts_no_jax_and_needs_a_known_shell(capsys):

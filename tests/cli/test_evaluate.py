@@ -8,7 +8,7 @@ import pytest
 
 from sbdjax import __main__ as entry
 from sbdjax import losses
-from sbdjax.cli.evaluate_losses import evaluate, losses_of, truncate
+from sbdjax.cli.evaluate_losses import block_size_of, evaluate, losses_of, truncate
 from sbdjax.data.corpus import Corpus
 from sbdjax.errors import UsageError
 from sbdjax.interop import GenerationDefaults, Pretrained
@@ -61,7 +61,14 @@ def test_the_loss_is_that_of_the_kind_of_model():
   assert list(losses_of(opened(), 5)) == ["sbd"]
   assert list(losses_of(opened(attention="full"), 5)) == ["mdm"]
   blocks = opened(attention="block_causal", block_size=3)
-  assert losses_of(blocks, 5) == {"block_diffusion": losses.BlockDiffusionLoss(block_size=3)}
+  assert block_size_of(blocks, None) == 3
+  assert losses_of(blocks, 3) == {"block_diffusion": losses.BlockDiffusionLoss(block_size=3)}
+  with pytest.raises(UsageError, match="trained with blocks of 3"):
+    block_size_of(blocks, 5)
+  assert block_size_of(opened(), None) == 16 and block_size_of(opened(), 5) == 5
+  assert block_size_of(opened(attention="full"), None) is None
+  with pytest.raises(UsageError, match="which this model has not"):
+    block_size_of(opened(attention="full"), 5)
   found = evaluate(blocks, [table_model.batch()], 5, 0)
   assert found["bits"] == pytest.approx(found["nelbo"] / math.log(2)) and "ntp_loss" not in found
   for attention in ("full", "block_causal"):

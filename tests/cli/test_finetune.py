@@ -174,7 +174,7 @@ def test_chats_its_own_text_and_a_mixture(model, texts, tmp_path, capsys):
   assert run(model, texts, "ntp", tmp_path / "both", *both, *SMALL) == 0
   record = json.loads((tmp_path / "both/run/config.json").read_text())
   assert record["data"]["source"] == "mixture" and "75.0%" in record["resolved"]["data"]
-  own = ["--self_distill", "--texts=20", "--max_tokens=16"]
+  own = ["--self_distill", "--texts=20", "--max_tokens=12"]
   assert run(model, str(chats), "sbd_adapter", tmp_path / "own", *own, *SMALL) == 0
   record = json.loads((tmp_path / "own/run/config.json").read_text())
   assert record["data"]["path"].endswith("collected/tokens.npz")
