@@ -129,7 +129,7 @@ def chat_model_in_short() -> str:
   shown = lambda found: bootstrap.Interval(*found).shown()
   return (
     "SmolLM2-135M-Instruct writes its AR (next-token) text on two CPU cores "
-    f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams ({smollm2.prompts(smollm2.FASTEST)} prompts; aim: 1.5). "
+    f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams ({smollm2.prompts(smollm2.FASTEST)} prompts). "
     f"In the pictured run ({smollm2.prompts()} prompts, another processor) these have {shown(smollm2.growing(file='points.jsonl'))}, "
     f"a drafting adapter {shown(smollm2.with_adapter())}, `transformers` {shown(smollm2.transformers())}."
   )
@@ -146,19 +146,19 @@ def losses_in_short() -> str:
   )
   return "\n".join(
     (
-      "* By the clock all lose on stories260K: verified SBD has at best "
-      f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times the tokens/s of the next-token model's AR (fused; fan-out "
+      "* By the clock all lose to the next-token model's AR: verified SBD has at best "
+      f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times its tokens/s (fused; fan-out "
       f"{one.by_the_clock('sbd', 'sbd_verified', drafting='fan_out').shown()}), "
       f"Jacobi {one.by_the_clock('jacobi_frozen/round1', 'jacobi').shown()} (running window "
       f"{one.by_the_clock('jacobi_frozen/round1', 'jacobi_window').shown()}), FreeDave {one.by_the_clock('block_diffusion', 'freedave').shown()}.",
-      f"* The judge NLL of `stories260K-sbd` is {markdown.percent(sbd.tuning_cost())} above the original's by AR, "
+      f"* Judge NLL of `stories260K-sbd`: by AR {markdown.percent(sbd.tuning_cost())} above the original's, "
       f"by SBD at gamma 0 {markdown.percent(sbd.cost(0.0))} above that.",
-      f"* On stories CLLM\\*, our consistency distillation, has {cllm} tokens per forward, Jacobi Forcing {forced}; CLLM\\*'s judge NLL is "
+      f"* On stories CLLM\\* (consistency distillation) has {cllm} tokens per forward, Jacobi Forcing {forced}; CLLM\\*'s judge NLL is "
       f"{one.as_percent(above)} higher. "
       f"On exercises both lose right answers: {before} before, {clean} after CLLM\\*, {forcing} after Jacobi Forcing.",
       "* Self-speculation can lose, at equal likelihood: without the output residual to masked diffusion with "
-      f"{stories.mdm_beside('no residual')} times the forwards (two causal blocks: one seed of three, "
-      f"{stories.mdm_beside('two causal', stories.losing_seeds('two causal'))}), on proteins to its trunk alone with {protein.cheapest()} times.",
+      f"{stories.mdm_beside('no residual')} times the forwards (two causal blocks: with {len(stories.losing_seeds('two causal'))} seed of "
+      f"{len(stories.RUNS.seeds)}), on proteins to its trunk alone with {protein.cheapest()} times.",
     )
   )
 
