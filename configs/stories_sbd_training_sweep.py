@@ -10,8 +10,8 @@ from sbdjax.presets import stories_sbd_training_sweep as preset
 get_sweep = preset.get_sweep
 
 
-def get_config():
-  config = preset.get_config()
+def get_config(variant: str = preset.VARIANTS.default):
+  config = preset.get_config(variant)
   # Change any field here, for instance:
   # config.sweep.num_prompts = 10
   return config
