@@ -47,6 +47,10 @@ DRAFTING: dict[str, dict[str, Any]] = {
   "verified, alternating + look-up": {
     "name": "sbd_verified", "block_size": 3, "drafting": "alternating", "lookup": "text",
   },
+  "verified, fused": {"name": "sbd_verified", "block_size": 4, "drafting": "fused"},
+  "verified, fan-out 2": {
+    "name": "sbd_verified", "block_size": 4, "drafting": "fan_out", "points": 2,
+  },
 }  # fmt: skip
 # With --table: drafts that grow with what the text repeats.
 GROWING: dict[str, dict[str, Any]] = {
@@ -62,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   add = parser.add_argument
   add("--checkpoint", default="smollm2-135m")
-  add("--adapter", help="file of a drafting adapter: one method more")
+  add("--adapter", help="file of a drafting adapter: three methods more")
   add("--table", help="file of n-grams: one method more")
   add("--dtype", help="of the model, as of load_pretrained")
   add("--task", required=True, help="a task whose answers are texts")

@@ -250,8 +250,8 @@ def faster(task: str, method: str) -> tuple[float, ...]:
 def answers() -> str:
   """AR and lossless decoders on benchmarks whose answers are texts, until the answers end."""
   records = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
-  head = "| task | decoding | answers as AR's | score | tokens per forward | times AR's tokens/s |"
-  rows = [head, "|---|---|---|---|---|---|"]
+  head = "| task | decoding | answers as AR's | cut at the limit | score | tokens per forward | times AR's tokens/s |"
+  rows = [head, "|---|---|---|---|---|---|---|"]
   for record in records:
     shown = (
       f"{metric} {Interval(*value).shown(digits=1, scale=100)} %"
@@ -260,8 +260,9 @@ def answers() -> str:
     score = next(shown, "")  # programs that were not run have none
     per_forward, speedup = (Interval(*record[name]).shown(digits=2) for name in ("tpf", "speedup"))
     same = f"{record['same']} of {record['items']}"
+    cut = f"{record['each']['finish'].count('length')} of {record['items']}"
     rows.append(
-      f"| {record['task']} | {record['method']} | {same} | {score} | {per_forward} | {speedup} |"
+      f"| {record['task']} | {record['method']} | {same} | {cut} | {score} | {per_forward} | {speedup} |"
     )
   return "\n".join(rows) + "\n"
 
