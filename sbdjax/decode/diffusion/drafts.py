@@ -109,10 +109,16 @@ def longest_draft(
 
 
 def count_drafts(
-  state: BlockState, last_drafts_BxW: jax.Array, tokens_BxW: jax.Array
+  grid: BlockGrid,
+  state: BlockState,
+  window: BlockWindow,
+  last_drafts_BxW: jax.Array,
+  tokens_BxW: jax.Array,
 ) -> BlockState:
-  """Adds the positions a row's longest draft proposed, and those that became text."""
-  out, proposed_BxW = state.out, last_drafts_BxW >= 0
+  """Adds the positions a row's longest draft proposed within the row's limit, and those that became text."""
+  out = state.out
+  limit_B = out.prompt_len_B + grid.limits.of_rows(out.prompt_len_B.shape[0])
+  proposed_BxW = (last_drafts_BxW >= 0) & (window.position_BxW < limit_B[:, None])
   became_BxW = proposed_BxW & (last_drafts_BxW == tokens_BxW)
   return state.replace(
     out=out.replace(

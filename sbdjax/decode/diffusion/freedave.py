@@ -181,7 +181,7 @@ class FreeDave(DiffusionMethod):
       new, prediction, known_B = next_prediction(self, found.prediction, old, new)
 
       last_drafts_BxW = longest_draft(grid, window, drafts, count_B)
-      new = count_drafts(new, last_drafts_BxW, tokens_BxW)
+      new = count_drafts(grid, new, window, last_drafts_BxW, tokens_BxW)
       before = (state.prediction, state.known_B, state.last_drafts_BxW)
       after = (prediction, known_B, last_drafts_BxW)
       return FreeDaveState(
