@@ -179,7 +179,8 @@ def by_the_clock() -> str:
 
 def results() -> str:
   """What came out of each experiment, losses included."""
-  saved, ratio = freedave.saved_by_seeds, jacobi.tpf
+  saved, ratio, nll = freedave.saved_by_seeds, jacobi.tpf, "judge NLL above the original's"
+  of_rounds = lambda line: f"{markdown.percent(jacobi_seeds.mean_of(line))} above the original's"
   match = lambda *wanted: one.as_percent(one.right(*wanted))
   of_seeds = lambda model: one.as_percent(one.right_of_seeds(model, "ar"))
   said = {
@@ -212,12 +213,14 @@ def results() -> str:
       )
     ),
     "jacobi_stories260k": (
-      f"{ratio().shown()} tokens per forward against {ratio(jacobi.ORIGINAL).shown()} before forcing, "
-      f"{ratio(decoding='window + recycling').shown()} with window and recycling; **by the clock of two CPU cores a loss**: at best "
+      f"{jacobi_seeds.forwards_of('Jacobi').shown()} tokens per forward against {ratio(jacobi.ORIGINAL).shown()} before forcing, "
+      f"{jacobi_seeds.forwards_of('window + recycling').shown()} with window and recycling; **by the clock of two CPU cores a loss**: at best "
       f"{jacobi.fastest_by_the_clock().shown()} times AR's tokens/s; **a loss**: the forced model's own text "
-      f"gets worse (judge NLL {jacobi.nll(jacobi.FORCED[2]).shown()} against {jacobi.nll(jacobi.ORIGINAL).shown()}). **CLLM\\* "
-      f"beats it in tokens per forward**, with worse text still ({ratio(jacobi.CLLM).shown()} at {jacobi.nll(jacobi.CLLM).shown()}, "
-      f"against {ratio(jacobi.FORCED[1]).shown()} at {jacobi.nll(jacobi.FORCED[1]).shown()} after as many updates)"
+      f"gets worse (judge NLL {of_rounds('round 2: ' + nll)}, repeats {jacobi_seeds.mean_of('round 2: repeats').shown(3)} against "
+      f"{paired.repetition(jacobi.point('methods', jacobi.ORIGINAL, 'AR')).shown(3)}). **CLLM\\* beats it in tokens per forward**, with worse text still: "
+      f"{jacobi_seeds.mean_of('CLLM*: tokens per forward').shown()} and {of_rounds('CLLM*: ' + nll)}, against "
+      f"{jacobi_seeds.mean_of('Jacobi Forcing: tokens per forward').shown()} and {of_rounds('Jacobi Forcing: ' + nll)} after as many updates "
+      "(means of three seeds, [least, most])"
     ),
     "ssmd_text8": text8.in_short(),
     "ssmd_stories260k": stories.in_short(),
