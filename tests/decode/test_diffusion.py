@@ -219,7 +219,9 @@ def test_where_nothing_is_given_a_block_has_16_tokens():
 def test_drafts_beyond_a_rows_limit_count_neither_as_drafted_nor_as_text(draft_steps):
   """Blocks of 16 after prompts of 1 to 5 tokens, of which at most 9 tokens are wanted."""
   parts = {"blocks": Blocks(16, "block_causal", early_exit=False), "predictor": Predictor()}
-  sampler = FreeDave(draft_steps=draft_steps, **parts).sampler(LM, base.Limits(MAX_TOKENS, (), LIMITS))
+  sampler = FreeDave(draft_steps=draft_steps, **parts).sampler(
+    LM, base.Limits(MAX_TOKENS, (), LIMITS)
+  )
   run = quick_jit(lambda *args: base.decode(sampler, *args).out)
   out = jax.device_get(run(PARAMS, PROMPTS, LENGTHS, jax.random.key(0)))
   assert (out.accepted_B <= LIMITS).all() and (out.accepted_B <= out.drafted_B).all()
