@@ -146,7 +146,7 @@ def losses_in_short() -> str:
   )
   return "\n".join(
     (
-      "* By the clock all lose to the next-token model's AR: verified SBD has at best "
+      "* By the clock these lose to the next-token model's AR: verified SBD has at best "
       f"{one.by_the_clock('sbd', 'sbd_verified').shown()} times its tokens/s (fused; fan-out "
       f"{one.by_the_clock('sbd', 'sbd_verified', drafting='fan_out').shown()}), "
       f"Jacobi {one.by_the_clock('jacobi_frozen/round1', 'jacobi').shown()} (running window "

@@ -57,6 +57,11 @@ def test_a_known_model_counts_each_weight_once():
   assert tiny == pytest.approx(2 * weights, rel=1e-6)
 
 
+def test_an_mlp_without_a_gate_has_two_products():
+  shapes = [roofline.shape_of(models.config(mlp=mlp)) for mlp in ("swiglu", "gelu", "gelu_tanh")]
+  assert [shape.ffn_products for shape in shapes] == [3, 2, 2]
+
+
 def test_drafting_speedup_is_tpf_while_memory_bound():
   shape = roofline.CORRECTED
   free = roofline.drafting_speedup(shape, roofline.H100_FP8, 3.0, 20)

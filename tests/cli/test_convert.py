@@ -71,6 +71,12 @@ def test_a_file_that_is_there_is_kept(tmp_path):
   assert there.read_bytes() == b"mine"
 
 
+def test_padding_needs_a_vocabulary_that_grows(tmp_path):
+  for choice in ([], ["--mask_token=0"]):
+    with pytest.raises(UsageError, match="needs --mask_token=new"):
+      convert.main(["stories260K", str(tmp_path / "m"), *choice, "--vocab_multiple_of=64"])
+
+
 def test_a_mask_token_on_the_way(tmp_path, capsys):
   folder = str(tmp_path / "m")
   options = ["--mask_token=new", "--vocab_multiple_of=64", "--dtype=bfloat16", "--shard_gb=0.0001"]

@@ -151,3 +151,8 @@ def test_tokens_on_disk_are_made_anew_with_another_template(tmp_path):
   for source in (CHATML, FORGETFUL):
     memory, disk = stored(tmp_path, Characters(source), [{"messages": TALK}] * 3)
     np.testing.assert_array_equal(disk.tokens, memory.tokens)
+
+
+def test_parts_of_documents_are_not_aligned():
+  with pytest.raises(UsageError, match="choose another packing"):
+    DataConfig(multiple=4, packing="crop")
