@@ -52,11 +52,17 @@ def processor(cpuinfo: str = "/proc/cpuinfo") -> str | None:
 
 
 def provenance() -> dict[str, Any]:
-  """Device, processor, versions, git commit, whether its tree was changed, and the command."""
+  """Device, processor, versions, git commit, whether its tree was changed, and the command.
+
+  `matmul_precision` is there where the user chose one (JAX_DEFAULT_MATMUL_PRECISION): without, GPUs and
+  TPUs round the operands of float32 products.
+  """
   found = environment()
   kept = ("git_commit", "git_modified", "packages", "python", "platform")
   about = {name: found[name] for name in kept}
   machine = {"device": device(), "cpus": os.cpu_count(), "processor": processor()}
+  if precision := jax.config.jax_default_matmul_precision:
+    machine["matmul_precision"] = precision
   return machine | {"command": command(found["command"])} | about
 
 
