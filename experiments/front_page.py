@@ -37,6 +37,7 @@ freedave, jacobi = of("freedave_stories260k/tables"), of("jacobi_stories260k/tab
 jacobi_seeds = of("jacobi_stories260k/seeds")
 text8, protein = of("ssmd_text8/tables"), of("ssmd_protein/tables")
 stories, antibody = of("ssmd_stories260k/tables"), of("ssmd_antibody/tables")
+gpu = of("kernels/gpu_tables")
 benchmarks, one = of("benchmarks/tables"), of("one_task/tables")
 owt = of("owt_wiki/tables")
 benchmarks_lm, smollm2 = of("benchmarks_lm/tables"), of("smollm2/tables")
@@ -131,7 +132,8 @@ def chat_model_in_short() -> str:
     "SmolLM2-135M-Instruct writes its AR (next-token) text on two CPU cores "
     f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams ({smollm2.prompts(smollm2.FASTEST)} prompts). "
     f"In the pictured run ({smollm2.prompts()} prompts, another processor) these have {shown(smollm2.growing(file='points.jsonl'))}, "
-    f"a drafting adapter {shown(smollm2.with_adapter())}, `transformers` {shown(smollm2.transformers())}."
+    f"a drafting adapter {shown(smollm2.with_adapter())}, `transformers` {shown(smollm2.transformers())}.\n\n"
+    f"On an H100 [FlexAttention](docs/kernels.md) takes {shown(gpu.times_as_fast('flex', 'forward'))} times as long as our SBD kernel."
   )
 
 

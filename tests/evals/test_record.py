@@ -1,5 +1,6 @@
 """What records carry, and that a torn file of them goes on."""
 
+import jax
 import pytest
 
 from sbdjax.data import tokenizers
@@ -60,6 +61,12 @@ def test_the_command_is_recorded_without_the_folders_of_this_machine(tmp_path, m
   assert record.command(["experiments/x.py"]) == "python experiments/x.py"
   assert record.command(["/somewhere/else/x.py"]) == "python x.py"
   assert isinstance(record.provenance()["command"], str)
+
+
+def test_a_chosen_precision_of_products_is_recorded():
+  assert "matmul_precision" not in record.provenance()
+  with jax.default_matmul_precision("highest"):
+    assert record.provenance()["matmul_precision"] == "highest"
 
 
 def test_the_processor_and_its_widest_vectors(tmp_path):
