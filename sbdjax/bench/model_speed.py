@@ -44,11 +44,6 @@ class BlockRow:
   corrected: float
 
 
-def hardware_of(kind: str) -> roofline.Hardware | None:
-  """The data sheet of a device by its kind ("NVIDIA H200"), or None."""
-  return next((h for name, h in roofline.HARDWARE.items() if name.upper() in kind.upper()), None)
-
-
 def time_blocks(
   lm: LM,
   params: Any,
@@ -59,7 +54,7 @@ def time_blocks(
   lasting: float,
 ) -> Iterator[BlockRow]:
   """A row for every (batch size, cache) of `grid` and every block size, 1 first."""
-  hardware = hardware_of(jax.devices()[0].device_kind)
+  hardware = roofline.hardware_of(jax.devices()[0].device_kind)
   itemsize = np.dtype(lm.config.compute_dtype).itemsize
   for batch, cache in grid:
     one = None

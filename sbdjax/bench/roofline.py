@@ -47,6 +47,20 @@ H100_FP8 = Hardware("H100, FP8 weights (as printed)", 1978e12, 989e12, 3.35 * 10
 # By the names that users give.
 _CHIPS = {"h100": "h100", "h200": "h200", "tpu_v5p": "v5p", "tpu_v6e": "v6e"}
 HARDWARE = {name: _of_chip(CHIPS[chip]) for name, chip in _CHIPS.items()}
+# What JAX calls TPUs (jax/_src/pallas/mosaic/tpu_info.py); the kind of a GPU holds its name.
+_TPU_KINDS = {
+  "TPU v5": "tpu_v5p",
+  "TPU v5p": "tpu_v5p",
+  "TPU v6 lite": "tpu_v6e",
+  "TPU v6e": "tpu_v6e",
+}
+
+
+def hardware_of(kind: str) -> Hardware | None:
+  """The data sheet of a device by what JAX calls it ("NVIDIA H200", "TPU v6 lite"), or None."""
+  if kind in _TPU_KINDS:
+    return HARDWARE[_TPU_KINDS[kind]]
+  return next((h for name, h in HARDWARE.items() if name.upper() in kind.upper()), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,6 +83,10 @@ def _check(args: argparse.Namespace) -> None:
   for name, least in (("limit", 1), ("num_fewshot", 0), ("max_length", 2)):
     if getattr(args, name) is not None:
       flags.at_least(getattr(args, name), least, f"--{name}")
+  if args.spread and args.limit is None:
+    raise UsageError("--spread takes the --limit items at even distances: give --limit too")
+  if not args.multiturn and not args.chat:
+    raise UsageError("--no-multiturn joins the examples of a conversation: give --chat too")
 
 
 class Progress:

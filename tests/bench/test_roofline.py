@@ -44,6 +44,13 @@ def test_few_tokens_cost_memory_traffic_and_many_cost_arithmetic():
   )
 
 
+def test_a_device_is_found_by_what_jax_calls_it():
+  kinds = {"NVIDIA H100 80GB HBM3": "h100", "TPU v5": "tpu_v5p", "TPU v6 lite": "tpu_v6e"}
+  for kind, name in kinds.items():
+    assert roofline.hardware_of(kind) == roofline.HARDWARE[name]
+  assert roofline.hardware_of("TPU v5 lite") is None and roofline.hardware_of("cpu") is None
+
+
 def test_a_known_model_counts_each_weight_once():
   c = models.config(num_layers=3, tie_embeddings=False)
   shape = roofline.shape_of(c, 2)

@@ -197,6 +197,8 @@ def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypat
     (["--tasks=arc_easy", "--limit=0"], 2, "--limit=0: give 1 or more"),
     (["--tasks=arc_easy", "--decoder.name=sbd"], 2, "--decoder.name has no effect"),
     (["--tasks=arc_easy", "--split=train"], 2, "unknown argument '--split=train'"),
+    (["--tasks=arc_easy", "--spread"], 2, "give --limit too"),
+    (["--tasks=arc_easy", "--no-multiturn"], 2, "give --chat too"),
   ],
 )
 def test_bad_input_is_one_line(capsys, data, args, code, message):
