@@ -131,9 +131,9 @@ def chat_model_in_short() -> str:
   return (
     "SmolLM2-135M-Instruct writes its AR (next-token) text on two CPU cores "
     f"{shown(smollm2.growing())} times as fast with drafts from its own n-grams ({smollm2.prompts(smollm2.FASTEST)} prompts). "
-    f"In the pictured run ({smollm2.prompts()} prompts, another processor) these have {shown(smollm2.growing(file='points.jsonl'))}, "
+    f"Pictured ({smollm2.prompts()} prompts, another processor): n-grams {shown(smollm2.growing(file='points.jsonl'))}, "
     f"a drafting adapter {shown(smollm2.with_adapter())}, `transformers` {shown(smollm2.transformers())}.\n\n"
-    f"On an H100 [FlexAttention](docs/kernels.md) takes {shown(gpu.times_as_fast('flex', 'forward'))} times as long as our SBD kernel."
+    f"On an H100 [FlexAttention](docs/kernels.md) takes {shown(gpu.times_as_fast('flex', 'forward'))} times as long as our kernel (SBD mask, 4,096 tokens)."
   )
 
 

@@ -2,7 +2,8 @@
 
 python experiments/kernels/gpu_tables.py      # prints them; experiments/tables.py writes them
 
-Ratios of two times have the range that the slowest and the fastest of the timed calls allow.
+Times are medians of nine measurements, each the mean over some 20 ms of calls, with the least and the most; ratios of
+two times have the widest range that these allow.
 """
 
 from __future__ import annotations
@@ -53,11 +54,6 @@ def one(stage: str, **fields: Any) -> Record | None:
   return found[0] if found else None
 
 
-def device() -> str:
-  """Of the record, as "NVIDIA H100 80GB HBM3"."""
-  return records()[0]["provenance"]["device"].removeprefix("gpu: ")
-
-
 def ratio(above: Record, below: Record) -> Interval:
   """Seconds of one measurement / those of another."""
   low, high = above["low"] / below["high"], above["high"] / below["low"]
@@ -73,15 +69,15 @@ def judged() -> str:
   """Every target, over all stages of the run."""
   rows = []
   for x in targets.judge(records()):
-    found = None if x.found is None else f"{x.found:.2g}" if abs(x.found) < 1 else f"{x.found:.3g}"
+    found = None if x.found is None else f"{x.found:.2f}"
     rows.append((x.name, f"{x.relation} {x.wanted:g}", found, x.verdict))
   return markdown.table(("target", "wanted", "found", ""), rows)
 
 
-def checked() -> int:
-  """Comparisons with float64, all of which were right; 0 if one was wrong."""
-  rows = of("correctness")
-  return len(rows) if all(r.get("ok") for r in rows) else 0
+def checked(backend: str = OURS) -> int:
+  """Comparisons of arrays with float64, all of which were right; 0 if any of the run was wrong."""
+  right = all(r.get("ok") for r in of("correctness"))
+  return len(of("correctness", backend=backend)) if right else 0
 
 
 def largest_error(backend: str = OURS) -> float:
@@ -100,27 +96,28 @@ def times_as_fast(rival: str, work: str, length: int = 4096) -> Interval | None:
 def attention() -> str:
   """The SBD mask: our kernels, and how many times as long the others take."""
   rows = []
-  for r in sorted(
-    of("attention", backend=OURS, case="sbd"), key=lambda r: (r["work"], r["length"])
-  ):
-    times = (times_as_fast(rival, r["work"], r["length"]) for rival in RIVALS)
+  for work, length in sorted({(r["work"], r["length"]) for r in of("attention", backend=OURS)}):
+    r = one("attention", backend=OURS, case="sbd", work=work, length=length)
+    if r is None:
+      continue
+    times = (times_as_fast(rival, work, length) for rival in RIVALS)
     shown = [x and x.shown(2 if x.value < 10 else 1) for x in times]
-    rows.append((r["length"], r["work"], seconds(r, 2, 1e3), f"{r['tflops']:.0f}", *shown))
+    rows.append((length, work, seconds(r, 2, 1e3), f"{r['tflops']:.0f}", *shown))
   return markdown.table(("L", "pass", "ours, ms", "TFLOP/s", *RIVALS.values()), rows)
 
 
 def decoding() -> str:
   """Windows of k queries over a cache: bytes that must move beside a copy, and plain XLA."""
   rows = []
-  for r in of("decode", backend=OURS):
+  for r in (x for x in of("decode", backend=OURS) if x["seconds"]):
     at = {name: r[name] for name in ("batch", "context", "block_size")}
     xla = one("decode", backend="xla", **at)
     rows.append(
-      (*at.values(), seconds(r, 1, 1e6), f"{r['of_copy']:.2f}", f"{tflops(r):.0f}",
+      (*at.values(), r["layers"], seconds(r, 1, 1e6), f"{r['of_copy']:.2f}", f"{tflops(r):.0f}",
        ratio(xla, r).shown(1) if xla else None)
     )  # fmt: skip
   head = (
-    "batch", "cache", "k", "ours, microseconds", "share of a copy", "TFLOP/s", "XLA takes times as long",
+    "batch", "cache", "k", "layers", "ours, microseconds", "share of a copy's bandwidth", "TFLOP/s", "XLA: its time / ours",
   )  # fmt: skip
   return markdown.table(head, rows)
 
@@ -142,13 +139,16 @@ def window(batch: int, context: int, k: int) -> Record:
 def forwards() -> str:
   """8B: one forward at a time, of k tokens after a cache."""
   rows = []
-  single = one("model", kind="block", block_size=1)
   for r in of("model", kind="block"):
+    at = {name: r[name] for name in ("batch_size", "kv_cache")}
+    single = one("model", kind="block", block_size=1, **at)
+    over = "1" if r is single else ratio(r, single).shown(2) if single else None
     rows.append(
-      (r["block_size"], r["kv_cache"], seconds(r, 2, 1e3), ratio(r, single).shown(2),
-       f"{r['predicted']:.2f}", f"{r['paper']:.2f}")
+      (*at.values(), r["block_size"], seconds(r, 2, 1e3), over, f"{r['predicted']:.2f}", f"{r['paper']:.2f}")
     )  # fmt: skip
-  head = ("k", "cache", "ms", "of k = 1", "this model's roofline", "the paper's Table 3")
+  head = (
+    "batch", "cache", "k", "ms", "time(k) / time(1)", "this model's roofline", "the paper's (FP8 weights)",
+  )  # fmt: skip
   return markdown.table(head, rows)
 
 
@@ -161,7 +161,7 @@ def samplers() -> str:
     share = r["of_copy"] and f"{r['of_copy']:.2f}"
     rows.append((r["decoder"], speed, f"{1e3 * r['step_seconds']:.2f}", added, share))
   head = (
-    "decoder", "tokens/s", "ms per forward", "added to the forward, %", "bytes beside a copy",
+    "decoder", "tokens/s", "ms per forward", "the sampler's overhead, %", "share of a copy's bandwidth",
   )  # fmt: skip
   return markdown.table(head, rows)
 
@@ -173,9 +173,27 @@ def sampler(decoder: str) -> Record:
   return found
 
 
-def step_of_block() -> float:
-  """SBD's forwards of 16 and 32 tokens / AR's of one, both inside their samplers' loops."""
-  return sampler("sbd block_size=16")["step_seconds"] / sampler("ar")["step_seconds"]
+def step_of_block() -> Interval:
+  """SBD's forwards of 16 and 32 tokens / AR's of one, both inside their samplers' loops, one token each."""
+  sbd, ar = sampler("sbd block_size=16"), sampler("ar")
+  low, high = ar["low"] / sbd["high"], ar["high"] / sbd["low"]
+  return Interval(ar["tokens_per_second"] / sbd["tokens_per_second"], low, high)
+
+
+def fallback() -> tuple[float, float]:
+  """Plain XLA, which follows the mask's tiles: its forward at 4,096 tokens / ours, and / cuDNN's."""
+  at = dict(case="sbd", work="forward", length=4096)
+  xla, ours, cudnn = (
+    one("attention", backend=x, **at)["seconds"] for x in ("xla", OURS, "cudnn_dense")
+  )
+  return xla / ours, xla / cudnn
+
+
+def bound_by_products(k: int) -> float:
+  """Share of a copy's bandwidth that a window of k at batch 8 and cache 8,192 can have with the training kernel's rate."""
+  rate = one("attention", backend=OURS, case="sbd", work="forward", length=4096)["tflops"]
+  row = window(8, 8192, k)
+  return row["of_copy"] * rate / tflops(row)
 
 
 def copy_bandwidth() -> float:

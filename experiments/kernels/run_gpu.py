@@ -123,12 +123,14 @@ def correctness(size: Size) -> Iterator[Callable[[], list[dict]]]:
     yield lambda name=name, case=case: rows(
       check.check_training(name, case, shape, size.check_length, BLOCK_SIZE)
     )
-  capacity = size.check_length
-  for name, k in itertools.product(names, size.windows):
+  # Capacities that kernels read in place, as models have them, and that they copy first.
+  capacities = (size.check_length, size.check_length // 8 * 8)
+  for capacity, name, k in itertools.product(dict.fromkeys(capacities), names, size.windows):
     lengths = [capacity, 0, capacity // 3]
-    yield lambda name=name, k=k, lengths=lengths: rows(
-      [check.check_decoding(name, shape, k, lengths, capacity)]
-    )
+    yield lambda name=name, k=k, lengths=lengths, capacity=capacity: [
+      {"capacity": capacity} | row
+      for row in rows([check.check_decoding(name, shape, k, lengths, capacity)])
+    ]
 
 
 def _attention_grid(size: Size) -> Iterator[tuple[int, str, str]]:
@@ -168,6 +170,9 @@ def flex(size: Size) -> Iterator[Callable[[], list[dict]]]:
   if reason := bench.missing():
     yield lambda: [{"absent": {"flex": reason}}]
     return
+  import torch
+
+  yield lambda: [{"torch": torch.__version__}]
   timed = dict(repeats=size.repeats, lasting=size.lasting)
   for length, case, work in _attention_grid(size):
     at = (case, work, _shape(size, max(1, size.tokens // length)), length, BLOCK_SIZE)

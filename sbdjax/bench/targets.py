@@ -77,6 +77,13 @@ def _largest_slowdown(records: Sequence[Record]) -> float | None:
   return max((r["slowdown"] for r in rows if r["slowdown"]), default=None)
 
 
+def _step_of_block(records: Sequence[Record]) -> float | None:
+  """Seconds of SBD's forwards / of AR's, both inside the loops of their samplers."""
+  ar = _pick(records, "model", kind="sampler", decoder="ar")
+  sbd = _pick(records, "model", kind="sampler", decoder="sbd block_size=16")
+  return sbd[0]["forward_seconds"] / ar[0]["forward_seconds"] if ar and sbd else None
+
+
 def _largest(stage: str, field: str, **fields: Any) -> Callable:
   def find(records):
     return max((r[field] for r in _pick(records, stage, **fields) if r.get(field)), default=None)
@@ -114,6 +121,7 @@ TARGETS = (
     "decoding, share of a copy's bandwidth, cache >= 8192", ">=", 0.8, _slowest_decoding
   ),
   PerformanceTarget("time(16) / time(1), batch 1", "<=", 1.05, _largest_slowdown),
+  PerformanceTarget("SBD's forwards / AR's, in their samplers, k = 16", "<=", 1.05, _step_of_block),
   PerformanceTarget(
     "overhead of the AR sampler",
     "<=",
