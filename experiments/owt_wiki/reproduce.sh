@@ -27,22 +27,26 @@ MODEL="--config.model.vocab_size=4096 --config.model.mask_id=4095 --config.model
 TRAIN="--config.optim.name=muon --config.optim.warmup_steps=$((STEPS / 60)) --config.train.batch_size=16
   --config.train.eval_every=$((STEPS / 6)) --config.train.checkpoint_every=250 --config.train.ema_decay=0"
 NTP="$MODEL $TRAIN --config.optim.learning_rate=1e-2"
-FROM_BASE="$TRAIN --config.optim.learning_rate=6e-3 --config.init.checkpoint=runs/owt_wiki/base
-  --config.model.num_layers=5 $MODEL --config.model.unused_rows=0"
+FROM_BASE="$TRAIN --config.optim.learning_rate=6e-3 --config.model.num_layers=5 $MODEL --config.model.unused_rows=0"
 ROUND="--config.optim.warmup_steps=$((STEPS / 150))"
 # shellcheck disable=SC2086
 {
-  train base text8_ntp:cpu $((STEPS * 2 / 3)) $NTP --config.model.num_layers=5
   train judge text8_ntp:cpu $((STEPS * 2 / 3)) $NTP --config.model.num_layers=6 --config.train.seed=1
-  train mdm owt_mdm:cpu "$STEPS" $FROM_BASE
-  # Its masked tokens weighted as the self-speculative loss weights them.
-  train mdm_weighted owt_mdm:cpu "$STEPS" $FROM_BASE --config.loss.weighting=inverse_count
-  train ssmd owt_ssmd:cpu "$STEPS" $FROM_BASE
-  train sdtt_1 owt_sdtt:cpu,1 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/mdm
+  for seed in 0 1 2; do # a base for each; the judge has seed 1
+    train base_$seed text8_ntp:cpu $((STEPS * 2 / 3)) $NTP --config.model.num_layers=5 --config.train.seed=$((seed + (seed > 0)))
+    for model in mdm ssmd; do
+      train ${model}_$seed owt_$model:cpu "$STEPS" $FROM_BASE --config.init.checkpoint=runs/owt_wiki/base_$seed \
+        --config.train.seed=$seed
+    done
+  done
+  # Masked tokens weighted as the self-speculative loss weights them.
+  train mdm_weighted owt_mdm:cpu "$STEPS" $FROM_BASE --config.init.checkpoint=runs/owt_wiki/base_0 \
+    --config.loss.weighting=inverse_count
+  train sdtt_1 owt_sdtt:cpu,1 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/mdm_0
   train sdtt_2 owt_sdtt:cpu,2 $((STEPS / 10)) $ROUND --config.init.checkpoint=runs/owt_wiki/sdtt_1
   # On from Wikipedia, about one pass over the documents.
   [ -z "${WEBTEXT:-}" ] || train webtext owt_ssmd:cpu $((STEPS / 6)) $FROM_BASE --config.optim.learning_rate=2e-3 \
-    --config.init.checkpoint=runs/owt_wiki/ssmd --config.data.source=jsonl --config.data.path="$WEBTEXT" \
+    --config.init.checkpoint=runs/owt_wiki/ssmd_0 --config.data.source=jsonl --config.data.path="$WEBTEXT" \
     --config.data.valid_path="$WEBTEXT_TEST" --config.data.split_sizes="()"
 }
 
@@ -50,23 +54,29 @@ TEXT="--data.source=text --data.tokenizer=runs/owt_bpe --data.path=$WIKI --data.
 TEXT="$TEXT --data.add_bos=false --data.add_eos=true --data.packing=concat --length=128"
 LIKELIHOOD="experiments/ssmd_text8/likelihood.py --texts=${TEXTS:-240} --unit=nats_per_token"
 rm -f "$OUT/likelihood.jsonl" "$OUT/search.jsonl" "$OUT/weighting.jsonl"
-# measure STEPS NAME=CHECKPOINT ...: samples and likelihoods. SDTT is for few steps.
+# measure SEED STEPS NAME=CHECKPOINT ...: samples and likelihoods. SDTT is for few steps. SmolLM2, which takes minutes per
+# setting, judges seed 0 alone.
 measure() {
-  steps=$1
-  shift
+  seed=$1 steps=$2
+  shift 2
+  second=()
+  [ "$seed" != 0 ] || second=(--second_judge=smollm2-135m --second_judge_note="SmolLM2-135M-Instruct")
   # shellcheck disable=SC2086
   {
-    $PY experiments/ssmd_text8/sample.py --out="$OUT/points.jsonl" --samples="${SAMPLES:-256}" --steps="$steps" $TEXT \
+    $PY experiments/ssmd_text8/sample.py --out="$OUT/points.jsonl" --samples="${SAMPLES:-256}" --steps="$steps" --seed="$seed" $TEXT \
       --judge=runs/owt_wiki/judge --judge_note="trained here: 6 blocks of width 128 on the same text" \
-      --second_judge=smollm2-135m --second_judge_note="SmolLM2-135M-Instruct" "$@"
-    $PY $LIKELIHOOD --out="$OUT/likelihood.jsonl" --steps="$steps" $TEXT "$@"
+      "${second[@]}" "$@"
+    $PY $LIKELIHOOD --out="$OUT/likelihood.jsonl" --steps="$steps" --seed="$seed" $TEXT "$@"
   }
 }
-measure 6,8,11,16,24,32,64,128 MDM=runs/owt_wiki/mdm SSMD=runs/owt_wiki/ssmd
-measure 8,16,32 SDTT1=runs/owt_wiki/sdtt_1 SDTT2=runs/owt_wiki/sdtt_2
-# What speculation saves, without what training gave: SSMD's own trunk as masked diffusion.
-# shellcheck disable=SC2086
-$PY $LIKELIHOOD --out="$OUT/likelihood.jsonl" --steps=6,8,11,16,24,32,64,128 --trunk_alone $TEXT TRUNK=runs/owt_wiki/ssmd
+for seed in 0 1 2; do
+  measure $seed 6,8,11,16,24,32,64,128 MDM=runs/owt_wiki/mdm_$seed SSMD=runs/owt_wiki/ssmd_$seed
+  # What speculation saves, without what training gave: SSMD's own trunk as masked diffusion.
+  # shellcheck disable=SC2086
+  $PY $LIKELIHOOD --out="$OUT/likelihood.jsonl" --steps=6,8,11,16,24,32,64,128 --trunk_alone --seed=$seed $TEXT \
+    TRUNK=runs/owt_wiki/ssmd_$seed
+done
+measure 0 8,16,32 SDTT1=runs/owt_wiki/sdtt_1 SDTT2=runs/owt_wiki/sdtt_2
 
 # Masked diffusion with the weights of the self-speculative loss.
 # shellcheck disable=SC2086
@@ -75,7 +85,7 @@ $PY $LIKELIHOOD --out="$OUT/weighting.jsonl" --steps=8,16 $TEXT MDM_weighted=run
 # The search behind Table 3: every number of inner loops with every window.
 RULES=$(for n in 1 2 3 4 8; do for dtau in 0.01 0.02 0.04 0.083 0.125 0.167 0.25; do printf "%s:%s," "$n" "$dtau"; done; done)
 # shellcheck disable=SC2086
-$PY $LIKELIHOOD --out="$OUT/search.jsonl" --rules="${RULES%,}" $TEXT SSMD=runs/owt_wiki/ssmd
+$PY $LIKELIHOOD --out="$OUT/search.jsonl" --rules="${RULES%,}" $TEXT SSMD=runs/owt_wiki/ssmd_0
 
 # WebText, before and after a pass over some: SSMD and its trunk alone, in the same orders.
 if [ -n "${WEBTEXT:-}" ]; then
@@ -83,7 +93,7 @@ if [ -n "${WEBTEXT:-}" ]; then
   rm -f "$OUT"/webtext/{before,after}/likelihood.jsonl
   TEXT="--data.source=jsonl --data.tokenizer=runs/owt_bpe --data.path=$WEBTEXT --data.valid_path=$WEBTEXT_TEST"
   TEXT="$TEXT --data.add_bos=false --data.add_eos=true --data.packing=concat --split=validation --length=128"
-  for when in before=ssmd after=webtext; do
+  for when in before=ssmd_0 after=webtext; do
     # shellcheck disable=SC2086
     $PY $LIKELIHOOD --out="$OUT/webtext/${when%=*}/likelihood.jsonl" --steps=6,8,11,16,24,32,64,128 --together $TEXT \
       SSMD=runs/owt_wiki/${when#*=}
@@ -91,5 +101,5 @@ if [ -n "${WEBTEXT:-}" ]; then
 fi
 
 $PY experiments/curves.py --together --metrics=eval/nelbo,eval/draft_nelbo,eval/target_nelbo \
-  --record="$OUT/curves.jsonl" MDM=runs/owt_wiki/mdm SSMD=runs/owt_wiki/ssmd
+  --record="$OUT/curves.jsonl" MDM=runs/owt_wiki/mdm_0 SSMD=runs/owt_wiki/ssmd_0
 $PY experiments/owt_wiki/tables.py "$OUT" --picture="$OUT/samples.png"

@@ -13,8 +13,15 @@ import sys
 import numpy as np
 
 from sbdjax import bootstrap
-from sbdjax.evals import equal_quality, markdown, pareto
-from sbdjax.evals.any_order_runs import SPELLING, AnyOrderRuns, quality_of, setting, texts_of
+from sbdjax.evals import markdown, pareto
+from sbdjax.evals.any_order_runs import (
+  REPEATS,
+  SPELLING,
+  AnyOrderRuns,
+  quality_of,
+  setting,
+  texts_of,
+)
 
 HERE = pathlib.Path(__file__).resolve().parent
 # One forward of the masked-diffusion models runs five blocks, one of the self-speculative model six.
@@ -24,22 +31,25 @@ TRUNK = "TRUNK"  # of SSMD, alone
 SCHEDULES = {f"trunk alone, {kind} steps": kind for kind in ("cosine", "linear")}
 WEBTEXT = {"before": "as trained on Wikipedia", "after": "after 500 updates on WebText"}
 JUDGES = {"judge": "NLL, judge trained here", "second_judge": "NLL, SmolLM2"}
-SEED = 0
+SEEDS = (0, 1, 2)
+SEED = 0  # of what was trained once
 
 
 @functools.cache
-def runs_of(folder: pathlib.Path = HERE) -> AnyOrderRuns:
-  """The records of a folder."""
+def runs_of(
+  folder: pathlib.Path = HERE,
+  labels: tuple[str, ...] = tuple(BLOCKS),
+  seeds: tuple[int, ...] = SEEDS,
+) -> AnyOrderRuns:
+  """The records of a folder; SDTT was trained with `SEED` alone."""
   qualities = JUDGES | {"likelihood": "likelihood of held-out text"}
-  return AnyOrderRuns(folder, BLOCKS, seeds=(SEED,), qualities=qualities)
+  return AnyOrderRuns(folder, {x: BLOCKS[x] for x in labels}, seeds, qualities)
 
 
 @functools.cache
 def beside_trunk(folder: pathlib.Path = HERE) -> AnyOrderRuns:
   """The same by likelihood alone, the trunk of SSMD as the baseline: what speculation saves, training apart."""
-  return AnyOrderRuns(
-    folder, {TRUNK: 5, "SSMD": 6}, seeds=(SEED,), qualities={"likelihood": "likelihood"}
-  )
+  return AnyOrderRuns(folder, {TRUNK: 5, "SSMD": 6}, SEEDS, {"likelihood": "likelihood"})
 
 
 @functools.cache
@@ -80,8 +90,9 @@ def on_webtext_in_short() -> str:
 
 
 def limit(label: str) -> bootstrap.Interval:
-  """Masked diffusion with one token per forward, nats per token of held-out text."""
-  return runs_of().loss_of(runs_of().any_order(label, SEED))
+  """Masked diffusion with one token per forward, nats per token of held-out text; mean, least and most of the seeds."""
+  runs = runs_of()
+  return bootstrap.spread([runs.loss_of(runs.any_order(label, seed)).value for seed in SEEDS])
 
 
 def _bound(name: str) -> dict:
@@ -108,40 +119,45 @@ def trunk_gain() -> bootstrap.Interval:
 def trunk() -> str:
   """Held-out text under SSMD, and what MDM and SSMD's own trunk cost at that likelihood."""
   runs, name = runs_of(), "likelihood"
-  by_mdm = runs.cells(name, "SSMD", SEED)
-  by_trunk = beside_trunk().cells(name, "SSMD", SEED)
   rows = []
-  for x in runs.held_out("SSMD", SEED):
-    (cost,) = runs.cost_of("SSMD", [x["mean_nfe"]])
-    at = setting(x)
-    rows.append((at, f"{cost:.1f}", runs.loss_of(x).shown(3), by_mdm[at], by_trunk[at]))
+  for seed in SEEDS:
+    by_mdm, by_trunk = (x.cells(name, "SSMD", seed) for x in (runs, beside_trunk()))
+    for x in runs.held_out("SSMD", seed):
+      (cost,) = runs.cost_of("SSMD", [x["mean_nfe"]])
+      at = setting(x)
+      rows.append((seed, at, f"{cost:.1f}", runs.loss_of(x).shown(3), by_mdm[at], by_trunk[at]))
   head = (
-    "SSMD", "cost", "nats per token of held-out text", "MDM's cost / its own", "its own trunk's cost / its own",
+    "seed", "SSMD", "cost", "nats per token of held-out text", "MDM's cost / its own", "its own trunk's cost / its own",
   )  # fmt: skip
   return markdown.table(head, rows)
 
 
-def trunk_costs() -> bootstrap.Interval | None:
-  """What SSMD's own trunk costs at the likelihood of its cheapest setting / what that costs."""
-  return beside_trunk().ratios("likelihood", "SSMD", SEED)[0]
+def trunk_costs() -> bootstrap.Interval:
+  """What SSMD's own trunk costs at the likelihood of its cheapest setting / what that costs; mean, least and most of the seeds."""
+  found = [beside_trunk().ratios("likelihood", "SSMD", seed)[0] for seed in SEEDS]
+  return bootstrap.spread([x.value for x in found if x is not None])
 
 
-def _others(runs: AnyOrderRuns) -> list[str]:
-  return [label for label in runs.blocks if label != runs.baseline]
+def _pairs(folder: pathlib.Path) -> list[tuple[str, AnyOrderRuns]]:
+  """Every model beside masked diffusion, and the records that compare the two."""
+  return [
+    (label, runs_of(folder, ("MDM", label), SEEDS if label == "SSMD" else (SEED,)))
+    for label in BLOCKS
+    if label != "MDM"
+  ]
 
 
 def findings(folder: pathlib.Path = HERE) -> str:
   """What masked diffusion costs at equal quality, in words."""
-  runs = runs_of(folder)
   return "\n".join(
     f"* {label}, equal {name}: {runs.costs(quality, label)}."
-    for label in _others(runs)
+    for label, runs in _pairs(folder)
     for quality, name in runs.qualities.items()
   )
 
 
 def young() -> str:
-  """How far the samples are from text, in words."""
+  """How far the samples are from text, in words: of one training, since seeds have judges of their own."""
   best = {
     label: min(quality_of(x, "judge") for x in runs_of().sampled(label, SEED)).shown()
     for label in ("SSMD", "MDM")
@@ -155,22 +171,21 @@ def young() -> str:
 def in_short() -> str:
   """A sentence for the page of all results."""
   return (
-    "web text at small scale (Wikipedia, a BPE of its own, one training each), by likelihood of held-out text: "
-    f"{runs_of().costs('likelihood', 'SSMD', brief=True)}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
-    f"own trunk alone costs {equal_quality.shown(trunk_costs())} times as much. On WebText, after 500 updates on some of it, "
+    "web text at small scale (Wikipedia, a BPE of its own, three trainings each), by likelihood of held-out text: "
+    f"{dict(_pairs(HERE))['SSMD'].costs('likelihood', 'SSMD', brief=True)}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
+    f"own trunk alone costs {trunk_costs().shown()} times as much. On WebText, after 500 updates on some of it, "
     f"{on_webtext('after', next(iter(SCHEDULES))).costs('likelihood', 'SSMD', brief=True)}. {young()}"
   )
 
 
 def comparison(folder: pathlib.Path = HERE) -> str:
   """Cost at equal quality, of every model beside masked diffusion."""
-  runs = runs_of(folder)
-  return "\n\n".join(f"{label}:\n\n{runs.comparison(label)}" for label in _others(runs))
+  return "\n\n".join(f"{label}:\n\n{runs.comparison(label)}" for label, runs in _pairs(folder))
 
 
 def samples(folder: pathlib.Path = HERE) -> str:
   """All samples."""
-  return runs_of(folder).samples(dict([SPELLING]) | JUDGES)
+  return runs_of(folder).samples(dict([SPELLING, REPEATS]) | JUDGES)
 
 
 def search(folder: pathlib.Path = HERE) -> str:

@@ -103,12 +103,14 @@ class AnyOrderRuns:
 
   @functools.cache  # noqa: B019
   def curve(self, quality: str, label: str, seed: int) -> list[ByText]:
-    """A model's points; of losses the negative, since less is better."""
+    """A model's points; of losses the negative, since less is better; empty where it was not measured."""
     if quality == "likelihood":
       texts = map(texts_of, self.held_out(label, seed))
       return [x._replace(cost=self.cost_of(label, x.cost)) for x in texts]
     points = []
     for x in self.sampled(label, seed):
+      if not _measured(x, quality):
+        continue
       over, under = columns(x, quality)
       sign = 1 if quality == "spelling" else -1
       points.append(ByText(self.cost_of(label, x["each"]["nfe"]), [sign * y for y in over], under))
@@ -130,6 +132,8 @@ class AnyOrderRuns:
     The baseline's cost in it is that of its last setting (`equal_quality.least_interval`).
     """
     baseline = self.curve(quality, self.baseline, seed)
+    if not baseline:
+      return []
     best, how = max(x.at[1] for x in baseline), {"same_texts": quality == "likelihood"}
     return [
       equal_quality.least_interval(x, baseline, **how) if x.at[1] > best else None
@@ -138,13 +142,15 @@ class AnyOrderRuns:
 
   def cells(self, quality: str, label: str, seed: int) -> dict[str, str]:
     """`ratios` or `bounds` by the name of the setting: the two records need not have the same ones."""
-    of = self.held_out if quality == "likelihood" else self.sampled
+    of = self.held_out(label, seed) if quality == "likelihood" else self.sampled(label, seed)
+    if not self.curve(quality, self.baseline, seed):
+      return {}
     both = zip(self.ratios(quality, label, seed), self.bounds(quality, label, seed), strict=True)
     shown = (
       equal_quality.shown(ratio) if bound is None else f"more than {bound.shown(2)}"
       for ratio, bound in both
     )
-    return dict(zip(map(setting, of(label, seed)), shown, strict=True))
+    return dict(zip(map(setting, of), shown, strict=True))
 
   def costs(self, quality: str, label: str, brief: bool = False) -> str:
     """What the baseline costs at the quality of all settings of a model, in words, seed by seed.
@@ -153,12 +159,13 @@ class AnyOrderRuns:
       brief: the settings of all seeds together, without how many intervals lie above 1, and without a
         bound beside them.
     """
+    seeds = [x for x in self.seeds if self.curve(quality, label, x)]
     if brief:
-      return self._costs(quality, label, self.seeds, brief)
-    several = len(self.seeds) > 1
+      return self._costs(quality, label, seeds, brief)
+    several = len(seeds) > 1
     return "; ".join(
       (f"seed {seed}: " if several else "") + self._costs(quality, label, (seed,), brief)
-      for seed in self.seeds
+      for seed in seeds
     )
 
   def _costs(self, quality: str, label: str, seeds: Sequence[int], brief: bool) -> str:
@@ -296,9 +303,13 @@ def _scale(unit: str) -> float:
   return 1 / math.log(2) if unit == BITS else 1.0
 
 
+def _measured(line: Line, quality: str) -> bool:
+  return all(name in line["each"] for name in _counts(quality))
+
+
 def _shown(line: Line, quality: str) -> str | None:
   """In a cell; None where it was not counted."""
-  if not all(name in line["each"] for name in _counts(quality)):
+  if not _measured(line, quality):
     return None
   return quality_of(line, quality).shown(_DIGITS.get(quality, 2))
 

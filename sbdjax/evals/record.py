@@ -61,7 +61,8 @@ def provenance() -> dict[str, Any]:
   kept = ("git_commit", "git_modified", "packages", "python", "platform")
   about = {name: found[name] for name in kept}
   machine = {"device": device(), "cpus": os.cpu_count(), "processor": processor()}
-  if precision := jax.config.jax_default_matmul_precision:
+  precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # unknown to its stubs
+  if precision:
     machine["matmul_precision"] = precision
   return machine | {"command": command(found["command"])} | about
 

@@ -105,6 +105,23 @@ def test_seeds_are_told_one_by_one_and_in_brief_together(tmp_path):
   assert brief.endswith("is never as good as 1 and 0 of 2 settings of B")
 
 
+def test_a_seed_without_a_judge_is_told_by_the_other_qualities_alone(runs):
+  lines = [*runs.lines("points.jsonl")]
+  for line in lines[1:]:
+    each = {name: x for name, x in line["each"].items() if "judge" not in name}
+    lines.append(line | {"settings": line["settings"] | {"seed": 1}, "each": each})
+  (runs.folder / "points.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  qualities = {"judge": "NLL", "spelling": "spelling"}
+  both, one = (AnyOrderRuns(runs.folder, runs.blocks, x, qualities) for x in ((0, 1), (0,)))
+  assert both.costs("judge", "B") == one.costs("judge", "B")
+  assert "seed 1" in both.costs("spelling", "B") and both.bounds("judge", "B", 1) == []
+  rows = [line.split(" | ") for line in both.comparison("B").splitlines()[2:]]
+  assert [(row[0], bool(row[4].strip())) for row in rows] == [
+    ("| 0", True), ("| 0", True), ("| 1", False), ("| 1", False),
+  ]  # fmt: skip
+  both.draw(runs.folder / "two.png", "cost")
+
+
 def test_settings_that_the_baseline_beats_with_its_first_are_counted(tmp_path):
   lines = [held_out("A", 10.0, 3.0), held_out("A", 40.0, 1.0)]
   lines += [held_out("B", 20.0, 4.0), held_out("B", 30.0, 2.0)]
