@@ -19,7 +19,9 @@ def judge(*records, device=GPU):
 
 def test_nothing_measured_is_neither_passed_nor_missed():
   found = judge()
-  assert {v.verdict for v in found.values()} == {"not measured"} and len(found) == 9
+  assert {v.verdict for v in found.values()} == {"not measured"} and len(found) == len(
+    targets.TARGETS
+  )
 
 
 @pytest.mark.parametrize("seconds, verdict", [(5.1, "pass"), (4.9, "miss"), (None, "not measured")])
@@ -53,6 +55,16 @@ def test_slowdown_and_overheads():
   found = judge(block(16, 1.04), block(64, 1.4), sampler)
   assert found["time(16) / time(1), batch 1"].verdict == "pass"
   assert found["overhead of the AR sampler"].verdict == "miss"
+
+
+def test_blocks_are_compared_with_single_tokens_inside_their_samplers():
+  sampler = lambda name, seconds: dict(
+    stage="model", kind="sampler", decoder=name, forward_seconds=seconds
+  )
+  found = judge(sampler("ar", 1.0), sampler("sbd block_size=16", 1.08))
+  name = "SBD's forwards / AR's, in their samplers, k = 16"
+  assert (found[name].found, found[name].verdict) == (1.08, "miss")
+  assert judge(sampler("ar", 1.0))[name].verdict == "not measured"
 
 
 def test_wrong_results_count_wherever_they_are_found():
