@@ -34,6 +34,7 @@ RIVALS = {
 
 @functools.cache
 def records() -> list[Record]:
+  """All lines, stage after stage; the first of each stage tells device, versions, commit and command."""
   return [json.loads(line) for line in (HERE / "gpu.jsonl").read_text().splitlines()]
 
 
@@ -61,7 +62,7 @@ def ratio(above: Record, below: Record) -> Interval:
 
 
 def seconds(row: Record, digits: int, scale: float) -> str:
-  """Median, fastest and slowest."""
+  """`median [least, most]` of the measurements, times `scale`."""
   return Interval(row["seconds"], row["low"], row["high"]).shown(digits, scale)
 
 

@@ -157,7 +157,7 @@ class AnyOrderRuns:
 
     Args:
       brief: the settings of all seeds together, without how many intervals lie above 1, and without a
-        bound beside them.
+        bound beside them; a bound that stands alone is the mean of the seeds, with the least and the most.
     """
     seeds = [x for x in self.seeds if self.curve(quality, label, x)]
     if brief:
@@ -186,7 +186,8 @@ class AnyOrderRuns:
       )
     if any(bounds):
       counts = wording.counts(len(of_seed) for of_seed in bounds)
-      most = max(x for of_seed in bounds for x in of_seed)
+      cheapest = [max(of_seed) for of_seed in bounds if of_seed]
+      most = cheapest[0] if len(cheapest) == 1 else bootstrap.spread([x.value for x in cheapest])
       bound = f": its last setting costs {most.shown(2)} times as much as the cheapest of these"
       told.append(
         f"is never as good as {counts} of {every} settings of {model}{'' if brief and ratios else bound}"

@@ -122,6 +122,19 @@ def test_a_seed_without_a_judge_is_told_by_the_other_qualities_alone(runs):
   both.draw(runs.folder / "two.png", "cost")
 
 
+def test_a_bound_of_several_seeds_is_not_that_of_the_best(tmp_path):
+  """The baseline has neither seed's quality; its last setting costs 4 and 2 times as much."""
+  lines = []
+  for seed, nfe in enumerate((10.0, 20.0)):
+    of_seed = (held_out("A", 20.0, 3.0), held_out("A", 40.0, 2.0), held_out("B", nfe, 1.0))
+    lines += [line | {"seed": seed} for line in of_seed]
+  (tmp_path / "likelihood.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+  runs = AnyOrderRuns(tmp_path, {"A": 1, "B": 1}, (0, 1), {"likelihood": "likelihood"})
+  assert "its last setting costs 3.00 [2.00, 4.00] times" in runs.costs("likelihood", "B", True)
+  first, second = runs.costs("likelihood", "B").split("; ")
+  assert "costs 4.00 [4.00, 4.00]" in first and "costs 2.00 [2.00, 2.00]" in second
+
+
 def test_settings_that_the_baseline_beats_with_its_first_are_counted(tmp_path):
   lines = [held_out("A", 10.0, 3.0), held_out("A", 40.0, 1.0)]
   lines += [held_out("B", 20.0, 4.0), held_out("B", 30.0, 2.0)]
