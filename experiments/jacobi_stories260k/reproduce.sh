@@ -27,29 +27,26 @@ for seed in 1 2; do
     --config.data.noise.window=8 --config.train.steps=240 --config.train.seed=$((seed + 1))
 done
 
-# Tables 4 and 5: trainings that see each text once, and differ in one setting.
-ablate() {
-  $ONCE --config.train.steps=562 --config.train.eval_every=0 --workdir="runs/jacobi_ablation/$1" "${@:2}"
-}
-ablate linear16
-ablate linear8 --config.data.noise.window=8
-ablate random --config.data.noise.schedule=random
-ablate reverse16 --config.data.noise.schedule=reverse
-ablate nc_ic4 --config.loss.mask=clean_window --config.loss.window=4
-ablate noisy_window4 --config.loss.mask=noisy_window --config.loss.window=4
-ablate clean --config.loss.mask=clean
-for seed in 1 2; do
-  ablate linear16_$seed --config.train.seed=$seed
-  ablate clean_$seed --config.train.seed=$seed --config.loss.mask=clean
+# Tables 4 and 5: trainings that see each text once, and differ in one setting. The weight of the AR loss, in short.
+# Folders of seeds 1 and 2 end in the seed.
+for seed in 0 1 2; do
+  [ $seed = 0 ] && end="" || end=_$seed
+  brief() { $ONCE --config.train.eval_every=0 --config.train.seed=$seed "$@"; }
+  ablate() { brief --config.train.steps=562 --workdir="runs/jacobi_ablation/$1$end" "${@:2}"; }
+  ablate linear16
+  ablate linear8 --config.data.noise.window=8
+  ablate random --config.data.noise.schedule=random
+  ablate reverse16 --config.data.noise.schedule=reverse
+  ablate nc_ic4 --config.loss.mask=clean_window --config.loss.window=4
+  ablate noisy_window4 --config.loss.mask=noisy_window --config.loss.window=4
+  ablate clean --config.loss.mask=clean
+  for w in 2 0.1 10; do
+    brief --config.train.steps=100 --workdir="runs/jacobi_ar_weight/w$w$end" --config.loss.ar_weight=$w
+  done
 done
 
-# The weight of the AR loss, in short.
-for w in 2 0.1 10; do
-  $ONCE --config.train.steps=100 --config.train.eval_every=0 --workdir="runs/jacobi_ar_weight/w$w" --config.loss.ar_weight=$w
-done
-
-# Table 1 (timed: an idle machine) and the seeds of both rounds, Tables 4 and 5 and theirs, the weight of the AR loss, Figure 5b.
-for variant in methods round1_seeds round2_seeds ablation seeds ar_weight blocks; do
+# Table 1 (timed: an idle machine) and the seeds of both rounds, Tables 4 and 5, the weight of the AR loss, Figure 5b.
+for variant in methods round1_seeds round2_seeds ablation seeds ar_weight ar_weight_seeds blocks; do
   $PY -m sbdjax sweep --config=preset:stories_jacobi_sweep:$variant --workdir=runs/jf_$variant
   cp runs/jf_$variant/points.jsonl $OUT/$variant.jsonl
 done

@@ -1,4 +1,4 @@
-"""Tables of the trainings that were done with three seeds, from the recorded points.
+"""Tables of the two rounds and of CLLM*, each with three seeds, from the recorded points.
 
 python experiments/jacobi_stories260k/seeds.py
 
@@ -84,13 +84,6 @@ class Pair(NamedTuple):
     return markdown.table(("", "seed 0", "seed 1", "seed 2", "mean [least, most]"), lines)
 
 
-CONTEXTS = Pair(
-  ("noisy context", "clean context"),
-  ("linear, window 16, NC", "linear, window 16, clean context"),
-  ("ablation.jsonl", "seeds.jsonl"),
-  "clean / noisy",
-  "clean above noisy",
-)
 ROUND1 = Pair(
   ("Jacobi Forcing", "CLLM*"),
   ("Jacobi Forcing, round 1", "CLLM*"),
@@ -105,7 +98,7 @@ ROUNDS = Pair(
   "round 2 / round 1",
   "round 2 above round 1",
 )
-_PAIRS = (CONTEXTS, ROUND1, ROUNDS)
+_PAIRS = (ROUND1, ROUNDS)
 _RECYCLED, _MULTIBLOCK = {"pool": "ngrams"}, {"name": "jacobi_multiblock", "eager": False}
 # How round 2 is decoded -> its settings
 _WAYS: dict[str, dict[str, Any]] = {
@@ -117,11 +110,6 @@ _WAYS: dict[str, dict[str, Any]] = {
   "multi-block + recycling": {**_MULTIBLOCK, **_RECYCLED},
   "multi-block (eager) + recycling": {"name": "jacobi_multiblock", "eager": True, **_RECYCLED},
 }
-
-
-def seeds() -> str:
-  """Noisy and clean context."""
-  return CONTEXTS.table()
 
 
 def round1_seeds() -> str:

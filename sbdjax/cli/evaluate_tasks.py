@@ -64,7 +64,7 @@ def _parser() -> Parser:
   )
   add("--batch_size", type=int, default=0, help="rows of 512 tokens per forward; 0: by the device")
   add("--max_length", type=int, help="tokens of a context and its answer; default: the model's")
-  add("--samples", type=int, default=16, help="of a bound, for each continuation")
+  add("--samples", type=int, help="of a bound, for each continuation; default: 16")
   add(
     "--run_generated_code",
     action="store_true",
@@ -78,9 +78,9 @@ def _parser() -> Parser:
 
 
 def _check(args: argparse.Namespace) -> None:
-  for name, least in (("offset", 0), ("batch_size", 0), ("samples", 1), ("seed", 0)):
+  for name, least in (("offset", 0), ("batch_size", 0), ("seed", 0)):
     flags.at_least(getattr(args, name), least, f"--{name}")
-  for name, least in (("limit", 1), ("num_fewshot", 0), ("max_length", 2)):
+  for name, least in (("limit", 1), ("num_fewshot", 0), ("max_length", 2), ("samples", 1)):
     if getattr(args, name) is not None:
       flags.at_least(getattr(args, name), least, f"--{name}")
   if args.spread and args.limit is None:
@@ -202,16 +202,20 @@ def _responders(
   names = ("checkpoint", "adapter", "num_fewshot", "chat", "multiturn", "max_length")
   settings = {name: getattr(args, name) for name in names}
   found: dict[Any, Any] = {}
+  drawn = False
   if any(not isinstance(item, Generation) for some in items for item in some[:1]):
     scorer = scorer_for(
       model,
       rows=args.batch_size,
       max_tokens=args.max_length,
-      samples=args.samples,
       seed=args.seed,
+      **({} if args.samples is None else {"samples": args.samples}),
     )
+    drawn = scorer.estimator.seed is not None
     settings["estimator"] = str(scorer.estimator)
     found |= responders.of_scorer(scorer, tokenizer, template, args.multiturn)
+  if args.samples is not None and not drawn:
+    raise UsageError("--samples has no effect: no log-likelihood asked for is a bound")
   if any(isinstance(item, Generation) for some in items for item in some[:1]):
     decoding = flags.decoding_of(texts).for_model(model.lm, model.generation)
     settings |= {"decoder": decoding.flat(), "seed": args.seed}

@@ -3,10 +3,11 @@
   python -m sbdjax sweep --config=preset:stories_jacobi_sweep:methods --workdir=runs/jf_methods
 
 Variants: `methods` (Table 1 of the paper: every way to decode, one prompt at a time), `blocks`
-(Figure 5b: tokens per forward against block size), `ablation` (Tables 4 and 5), `seeds` (two of its trainings
-with other seeds), `round1_seeds` (other seeds of CLLM* and of round 1), `round2_seeds` (of round 2, by every way to decode)
-and `ar_weight` (the weight of the AR loss); the last five of trainings that experiments/jacobi_stories260k/reproduce.sh does. Prompts are the beginnings of 240 test stories;
-the judge is the original model. Jacobi decoding is lossless: a row's text is its own model's AR text.
+(Figure 5b: tokens per forward against block size), `ablation` (Tables 4 and 5), `seeds` (its trainings
+with other seeds), `round1_seeds` (other seeds of CLLM* and of round 1), `round2_seeds` (of round 2, by every way to decode),
+`ar_weight` (the weight of the AR loss) and `ar_weight_seeds`; the last six of trainings that experiments/jacobi_stories260k/reproduce.sh does.
+Prompts are the beginnings of 240 test stories; the judge is the original model. Jacobi decoding is lossless: a row's text is
+its own model's AR text.
 """
 
 from collections.abc import Callable
@@ -34,11 +35,6 @@ ABLATION = {
   "noisy_window4": "linear, window 16, NC over 4 blocks, clean before (public code)",
   "clean": "linear, window 16, clean context",
 }
-SEEDS = {
-  f"{name}_{seed}": f"{ABLATION[name]}, seed {seed}"
-  for seed in (1, 2)
-  for name in ("linear16", "clean")
-}
 ROUND1_SEEDS = {
   f"{name}_{seed}": f"{LABELS[checkpoint]}, seed {seed}"
   for seed in (1, 2)
@@ -54,6 +50,15 @@ AR_WEIGHT = {
   "w0.1": "linear, window 16, NC, w = 0.1",
   "w10": "linear, window 16, NC, w = 10",
 }
+
+
+def _other_seeds(labels: dict[str, str]) -> dict[str, str]:
+  """The same trainings with seeds 1 and 2."""
+  return {
+    f"{name}_{seed}": f"{label}, seed {seed}" for seed in (1, 2) for name, label in labels.items()
+  }
+
+
 RECYCLING: dict[str, Any] = {"pool": "ngrams", "num_candidates": 4}
 MULTIBLOCK: dict[str, Any] = {"name": "jacobi_multiblock", "num_blocks": 2, "spawn_ratio": 0.85}
 
@@ -113,10 +118,14 @@ VARIANTS: Variants[tuple[dict[str, int], Callable[[], list[dict]]]] = Variants(
     "methods": (dict(batch_size=1, repeats=3, timed_prompts=12), _methods),
     "blocks": (dict(batch_size=16, repeats=0), _blocks),
     "ablation": (_MANY, lambda: _trained("runs/jacobi_ablation", ABLATION)),
-    "seeds": (_MANY, lambda: _trained("runs/jacobi_ablation", SEEDS)),
+    "seeds": (_MANY, lambda: _trained("runs/jacobi_ablation", _other_seeds(ABLATION))),
     "round1_seeds": (_MANY, lambda: _trained("runs/jacobi_seeds", ROUND1_SEEDS)),
     "round2_seeds": (_MANY, _round2_seeds),
     "ar_weight": (_MANY, lambda: _trained("runs/jacobi_ar_weight", AR_WEIGHT)),
+    "ar_weight_seeds": (
+      _MANY,
+      lambda: _trained("runs/jacobi_ar_weight", _other_seeds(AR_WEIGHT)),
+    ),
   }
 )
 

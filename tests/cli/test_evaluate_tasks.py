@@ -199,6 +199,7 @@ def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypat
     (["--tasks=arc_easy", "--split=train"], 2, "unknown argument '--split=train'"),
     (["--tasks=arc_easy", "--spread"], 2, "give --limit too"),
     (["--tasks=arc_easy", "--no-multiturn"], 2, "give --chat too"),
+    (["--tasks=arc_easy", "--samples=4"], 2, "--samples has no effect"),
   ],
 )
 def test_bad_input_is_one_line(capsys, data, args, code, message):
