@@ -163,7 +163,7 @@ def young() -> str:
     for label in ("SSMD", "MDM")
   }
   return (
-    f"**These models do not read well**: under the judge that was trained here their samples have at best {best['SSMD']} (SSMD) and "
+    f"**These models do not read well**: in the first training, under its own judge, their samples have at best {best['SSMD']} (SSMD) and "
     f"{best['MDM']} (MDM) nats per token, held-out text {quality_of(runs_of().texts(), 'judge').shown()}."
   )
 
@@ -173,7 +173,7 @@ def in_short() -> str:
   return (
     "web text at small scale (Wikipedia, a BPE of its own, three trainings each), by likelihood of held-out text: "
     f"{dict(_pairs(HERE))['SSMD'].costs('likelihood', 'SSMD', brief=True)}. **Most of that is training**: at the likelihood of SSMD's cheapest setting its "
-    f"own trunk alone costs {trunk_costs().shown()} times as much. On WebText, after 500 updates on some of it, "
+    f"own trunk alone costs {trunk_costs().shown()} times as much. On WebText, after 500 updates on some of it (one training, intervals over texts), "
     f"{on_webtext('after', next(iter(SCHEDULES))).costs('likelihood', 'SSMD', brief=True)}. {young()}"
   )
 

@@ -202,9 +202,9 @@ def told(**decoder: Any) -> str:
 def rule_findings() -> str:
   """What the table of rules says, in words."""
   return (
-    "By confidence more is had than by entropy at the same price: threshold 0.8 has "
-    f"{told(rule='confidence_threshold', tau=0.8)} and factor 0.5 {told(rule='factor', f=0.5)}, the "
-    f"entropy bound 0.2 {told(gamma=0.2)}. Two tokens in every forward, whatever the model says of "
+    "Near the entropy bound 0.2, which has "
+    f"{told(gamma=0.2)}, the confidence threshold 0.8 has more tokens per forward, {told(rule='confidence_threshold', tau=0.8)}, "
+    f"and factor 0.5 fewer, {told(rule='factor', f=0.5)}; the intervals of their prices overlap. Two tokens in every forward, whatever the model says of "
     f"them (vanilla), are {told(rule='top_k', tokens_per_step=2)}; in blocks of 4 "
     f"{told(rule='top_k', tokens_per_step=2, block_size=4)}, where the entropy bound 0.2 has "
     f"{told(rule='eb_entropy', gamma=0.2, block_size=4)}."

@@ -116,7 +116,7 @@ def in_short() -> str:
   """A sentence for the page of all results."""
   return (
     "a causal block on a frozen protein model, three seeds, at equal likelihood of held-out proteins: "
-    f"{RUNS.costs('likelihood', BLOCK, brief=True)}. **A loss**: at the bound of its own samples {SAMPLED.costs(BOUND[0], BLOCK, brief=True)}"
+    f"{RUNS.costs('likelihood', BLOCK, brief=True)}. **A loss** (first seed): at the bound of its own samples {SAMPLED.costs(BOUND[0], BLOCK, brief=True)}"
   )
 
 
