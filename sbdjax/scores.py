@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from sbdjax import in_use
+from sbdjax.data.tokenizers import beginning
 from sbdjax.decode.generate import check_prompt
 from sbdjax.errors import UsageError
 from sbdjax.evals.judge import Judge
@@ -55,8 +56,8 @@ def score(
 
   A next-token model scores every token but the first (the bos, where the vocabulary has one).
   For masked diffusion it is the any-order bound (MD4; Zheng et al. 2024), with one random number of
-  masks per sample, of a block-causal model per block, its first token given (`sbdjax.evals.scoring.masked`); of a
-  self-speculative model, that of its drafts (its own likelihood is in `sbdjax.likelihood.ssmd`).
+  masks per sample, of a block-causal model per block, its first token given (`sbdjax.evals.scoring.masked`); a bos
+  that is put before a text is given as well; of a self-speculative model, that of its drafts (its own likelihood is in `sbdjax.likelihood.ssmd`).
 
   Args:
     model: an opened checkpoint, or what `load_pretrained` opens.
@@ -75,7 +76,8 @@ def score(
     >>> [s.nats / s.tokens for s in sbdjax.score("stories260K", ["Once upon a time"])]
   """
   opened = in_use.open_model(model)
-  rows = [in_use.ids_of(opened, text) for text in in_use.several(texts)]
+  asked = in_use.several(texts)
+  rows = [in_use.ids_of(opened, text) for text in asked]
   if not rows:
     raise UsageError("no texts to score")
   config = opened.lm.config
@@ -90,16 +92,25 @@ def score(
     pairs = zip(scored.nll, scored.tokens, strict=True)
     return [Score(float(nats), int(tokens)) for nats, tokens in pairs]
   bound = masked.bound_of(opened.lm, how.attention, how.block_size, how.shifted)
-  return [_score(bound, opened.params, row, samples, seed) for row in rows]
+  # What `ids_of` puts before a text is a condition, as in training.
+  before = len(beginning(opened.need_tokenizer())) if any(isinstance(x, str) for x in asked) else 0
+  of_text = [max(bound.given, before * isinstance(text, str)) for text in asked]
+  return [
+    _score(bound, opened.params, row, given, samples, seed)
+    for row, given in zip(rows, of_text, strict=True)
+  ]
 
 
-def _score(bound: masked.Bound, params: Any, row: Sequence[int], samples: int, seed: int) -> Score:
-  if len(row) <= bound.given:
+def _score(
+  bound: masked.Bound, params: Any, row: Sequence[int], first: int, samples: int, seed: int
+) -> Score:
+  """Of a row whose `first` tokens are given."""
+  if len(row) <= first:
     few = "is empty" if not row else "has fewer than two tokens: nothing follows the first one"
     raise UsageError(f"a text to score {few}")
   tokens = np.zeros((1, bound.width(len(row))), np.int32)
   tokens[0, : len(row)] = row
   keys, length = jax.random.key(seed)[None], np.array([len(row)], np.int32)
-  given = np.arange(tokens.shape[1]) < bound.given
+  given = np.arange(tokens.shape[1]) < first
   nats = -float(np.mean(jax.device_get(bound(params, tokens, keys, samples, given, length))))
-  return Score(nats, len(row) - bound.given, bound.name, samples, seed)
+  return Score(nats, len(row) - first, bound.name, samples, seed)

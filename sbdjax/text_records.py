@@ -54,7 +54,7 @@ def of_result(
 
 def costs(result: Result, method: Method) -> dict[str, Any]:
   """What a row has cost, for records; `nfe` has the prompt's forwards where the method counts them."""
-  nfe = result.nfe + (result.prefill_nfe if method.counts_prefill else 0)
+  nfe = result.nfe + method.counts_prefill * result.prefill_nfe
   found: dict[str, Any] = {
     "nfe": nfe,
     "prefill_nfe": result.prefill_nfe,

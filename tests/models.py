@@ -9,7 +9,9 @@ import numpy as np
 
 from sbdjax import cache as kv_cache
 from sbdjax.lm import make_lm
+from sbdjax.nn.sigma import HeadConfig
 from sbdjax.nn.transformer import TransformerConfig
+from sbdjax.sigma_lm import make_sigma_lm
 
 SHAPE = dict(
   vocab_size=13, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=20, max_seq_len=64
@@ -26,6 +28,11 @@ _lm = functools.cache(make_lm)
 
 def lm_of(**changes):
   return _lm(config(**changes))
+
+
+def sigma_of(**changes):
+  """A self-speculative model, with the causal block that `HeadConfig` has."""
+  return make_sigma_lm(config(**changes), HeadConfig())
 
 
 _BY_CONFIG = {}

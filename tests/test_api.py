@@ -16,6 +16,7 @@ import pytest
 
 import sbdjax
 from sbdjax import in_use
+from sbdjax.data.tokenizers import load_tokenizer
 from sbdjax.decode import base
 from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
@@ -258,6 +259,17 @@ def test_score_of_masked_diffusion_is_the_any_order_bound():
     512,
     4,
   )
+
+
+def test_a_bos_that_score_puts_before_a_text_is_given():
+  lm = models.lm_of(vocab_size=513, mask_id=512)
+  how = GenerationDefaults((), 512, attention="full")
+  model = Pretrained(lm, models.random_params(lm), load_tokenizer("tok512"), how)
+  (found,) = sbdjax.score(model, "Once")
+  ids = model.tokenizer.encode("Once", bos=True)
+  assert found.tokens == len(ids) - 1
+  (raw,) = sbdjax.score(model, ids)  # given ids are scored as they are
+  assert raw.tokens == len(ids) and raw.nats != found.nats
 
 
 def test_a_path_is_read_again_by_every_call(tmp_path, model):

@@ -68,7 +68,7 @@ class ChoppedBlocks(Method):
       hidden = jnp.take_along_axis(hidden, block_BxK[..., None], axis=1)
       keys_B = jax.vmap(jax.random.fold_in)(state.key_B, out.nfe_B)
       tokens_BxK = jax.vmap(self.token)(keys_B, lm.logits(params, hidden))
-      new = base.append(out, tokens_BxK, jnp.full_like(out.length_B, self.keep), limits, k)
+      new = base.append(out, tokens_BxK, jnp.full_like(out.length_B, self.keep), limits, capacity)
       return state.replace(out=base.keep_done(out.done_B, out, new))
 
     return Sampler(init, step, lambda state: state.out.done_B)

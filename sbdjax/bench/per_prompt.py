@@ -77,7 +77,8 @@ class PromptDecoder:
     state = jax.block_until_ready(init(*args))
     start = time.perf_counter()
     out = jax.block_until_ready(loop(*args[:3], state))
-    return results_of(out, 1, time.perf_counter() - start, 1)[0]
+    seconds = time.perf_counter() - start
+    return results_of(out, 1, seconds, 1, method.counts_prefill)[0]
 
   def nll(self, prompt: Sequence[int], kept: KeptText, tokens: Sequence[int]) -> float:
     """-log p of `tokens` after the prompt, nats, by the model's own next-token distributions."""

@@ -185,7 +185,7 @@ class TimedDecoder:
       out = jax.block_until_ready(loop(*args[:3], state))
       end = time.perf_counter()
       prefill, decode = prefill + middle - start, decode + end - middle
-      results += results_of(out, batch.rows, end - start, batch.size)
+      results += results_of(out, batch.rows, end - start, batch.size, method.counts_prefill)
     return Pass(results, prefill, decode)
 
   def width(self, method: Method, prompts: Sequence[Sequence[int]]) -> int:

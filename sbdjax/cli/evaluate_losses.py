@@ -172,7 +172,7 @@ def main(argv: list[str]) -> int:
     class_for(DataConfig, texts), texts, "data"
   )
   model = load_pretrained(args.checkpoint, dtype=args.dtype, adapter=args.adapter)
-  args.block_size = block_size_of(model, args.block_size)
+  asked, args.block_size = args.block_size, block_size_of(model, args.block_size)
   shape, tokenizer = model.lm.config, model.tokenizer
   if "tokenizer" in fields:
     tokenizer = load_tokenizer(fields["tokenizer"])
@@ -185,6 +185,10 @@ def main(argv: list[str]) -> int:
   if data.seq_len > shape.max_seq_len:
     raise UsageError(
       f"data.seq_len={data.seq_len} exceeds the model's context of {shape.max_seq_len}: lower it"
+    )
+  if asked is not None and asked > data.seq_len:
+    raise UsageError(
+      f"--block_size={asked}: no block of that size fits in rows of data.seq_len={data.seq_len}"
     )
   corpus = load_corpus(data, args.split, tokenizer)
   if args.truncate:

@@ -9,8 +9,8 @@ the last to end prints the results. --offset, --limit and --spread choose items.
 Log-likelihoods of next-token models are exact. Those of masked diffusion are the any-order bound (of
 block-causal models within each block) and those of self-speculative models the mean over random orders,
 with --samples and --seed. Texts are
-decoded as --decoder.name=METHOD says (the verb `methods` lists them), each until a stop string, and what
-they cost is counted until there. Programs that a model wrote run only with --run_generated_code, each in
+decoded as --decoder.name=METHOD says (the verb `methods` lists them), each until a stop string or the
+task's limit (--decoder.max_tokens: a lower one), and what they cost is counted until there. Programs that a model wrote run only with --run_generated_code, each in
 a process of its own without network, files or other processes, for seconds.
 """
 
@@ -27,6 +27,7 @@ from typing import Any
 from sbdjax import plain_json, workdir_lock
 from sbdjax.cli import flags
 from sbdjax.cli.common import Parser, split_overrides
+from sbdjax.decode.decoding import MAX_TOKENS
 from sbdjax.errors import UsageError
 from sbdjax.evals import record, responders
 from sbdjax.evals.scoring.scorer import scorer_for
@@ -34,7 +35,7 @@ from sbdjax.evals.shared_lines import SharedLines
 from sbdjax.evals.tasks import programs, registry
 from sbdjax.evals.tasks.files import Files
 from sbdjax.evals.tasks.run import InMemory, Outcome, answer, check_settings, summed_up
-from sbdjax.evals.tasks.task import Generation, Item, Task
+from sbdjax.evals.tasks.task import HARNESS, Generation, Item, Task
 from sbdjax.evals.until import Spent, spent
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.share import WHOLE, Share
@@ -89,6 +90,19 @@ def _check(args: argparse.Namespace) -> None:
     raise UsageError("--no-multiturn joins the examples of a conversation: give --chat too")
 
 
+def _check_tasks(tasks: Sequence[Task], args: argparse.Namespace) -> None:
+  """Refuses flags that these tasks do not go with."""
+  papers = next((task for task in tasks if task.variant != HARNESS), None)
+  if papers is not None and not args.chat:
+    raise UsageError(
+      f"{papers.full_name} is a prompt of a paper, written as a conversation: give --chat"
+    )
+  if args.run_generated_code and all(task.score is not programs.unvalued for task in tasks):
+    raise UsageError(
+      f"--run_generated_code has no effect: no task of {args.tasks} asks for a program"
+    )
+
+
 class Progress:
   """Items done and their rate, on stderr: a line that is written over on a terminal."""
 
@@ -114,6 +128,7 @@ def main(argv: list[str]) -> int:
   if share.name and not args.out:
     raise UsageError("processes that share the items need --out=FILE.jsonl to join their answers")
   tasks = [registry.find(name) for name in dict.fromkeys(args.tasks.split(","))]
+  _check_tasks(tasks, args)
   if args.run_generated_code:
     tasks = [programs.runnable(task) for task in tasks]
   files = Files(args.data)
@@ -218,11 +233,20 @@ def _responders(
     raise UsageError("--samples has no effect: no log-likelihood asked for is a bound")
   if any(isinstance(item, Generation) for some in items for item in some[:1]):
     decoding = flags.decoding_of(texts).for_model(model.lm, model.generation)
-    settings |= {"decoder": decoding.flat(), "seed": args.seed}
+    # Without the flag the task says how long an answer may be.
+    most = decoding.max_tokens if MAX_TOKENS in texts else None
+    settings |= {"decoder": decoding.flat() | {MAX_TOKENS: most}, "seed": args.seed}
     settings["run_generated_code"] = args.run_generated_code
     batch = {"batch_size": args.batch_size} if args.batch_size else {}
     found |= responders.of_decoder(
-      model, decoding, template, args.multiturn, seed=args.seed, max_length=args.max_length, **batch
+      model,
+      decoding,
+      template,
+      args.multiturn,
+      seed=args.seed,
+      max_tokens=most,
+      max_length=args.max_length,
+      **batch,
     )
   elif texts:
     raise UsageError(

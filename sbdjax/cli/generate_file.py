@@ -85,6 +85,8 @@ def check_flags(args: argparse.Namespace) -> None:
     raise UsageError(f"--out={args.out}: give a name that ends in .jsonl")
   if args.system is not None and not args.chat:
     raise UsageError("--system has no effect without --chat; messages have their own")
+  if args.hole is not None and args.chat:
+    raise UsageError("--hole has no effect with --chat, whose prompts go through a template")
 
 
 def _check_no_path(texts: Sequence[str]) -> None:
@@ -232,7 +234,9 @@ def main(args: argparse.Namespace, model: Pretrained, decoding: Decoding) -> int
     args.hole,
     record_problems=args.bad_prompts == RECORD,
   )
-  decoding.method.sampler(model.lm, decoding.limits(()))  # says now if it cannot be decoded so
+  decoding.method.sampler(
+    model.lm, decoding.limits(model.generation.eos_ids)
+  )  # says now if it cannot be decoded so
   rows, requests = read_rows(source, encoder, share)
   for row in {row.stop: row for row in rows[::-1]}.values():
     _check_stop(model, row)

@@ -85,7 +85,7 @@ def draw_canvas(frame: Frame, cells: CellTexts, width: int) -> Table:
   grid = Table.grid(padding=(0, 1, 0, 0))
   row: list[Text] = []
   for token, fresh, draft in zip(frame.canvas, frame.fresh, frame.drafts, strict=True):
-    rejected = token == cells.mask_id and draft >= 0
+    rejected = draft >= 0 and token in (cells.mask_id, -1)
     shown, style = (draft, _REJECTED) if rejected else (token, cells.style(token, fresh))
     row.append(Text(cells.of(shown), style))
     if len(row) == columns:

@@ -121,7 +121,7 @@ class Generation(pytree.Struct):
     query_tokens_B: int32, the widths of the `nfe_B` forwards summed, every branch of a batch or
       tree of drafts included: what a forward costs once decoding is no longer memory-bound.
     drafted_B: int32, tokens that drafts proposed, in forwards that verified them.
-    accepted_B: int32, how many of them became text.
+    accepted_B: int32, how many of them became text; of methods that fill a canvas, how many stay in it.
     done_B: bool, the row is finished.
     eos_B: bool, the row ended by an EOS token (else by a stop string or its length limit).
     stop_B: bool, the row ended by a stop string; None where there are none.

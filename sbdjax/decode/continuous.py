@@ -171,7 +171,8 @@ class ContinuousDecoder:
           held[slot] = None
           self.counts.prompts += 1
           self.counts.useful_row_forwards += int(out.nfe_B[slot])
-          yield row.waiting.id, result_of(out, slot, end - row.start, planned.rows)
+          result = result_of(out, slot, end - row.start, planned.rows, method.counts_prefill)
+          yield row.waiting.id, result
 
   def _count(self, planned: Plan, taken: Sequence[Waiting], steps: int) -> None:
     counts = self.counts

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sbdjax.decode import bounds, flat_names, registry
+from sbdjax.decode import bounds, flat_names, own_method, registry
 from sbdjax.decode.base import Limits
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.method import Defaults, Method
@@ -62,6 +62,11 @@ class Decoding:
       UsageError: the method is not for this kind of model, or has sizes beyond all bounds.
     """
     registry.check_model(self.method, lm)
+    if self.method.next_token and defaults.attention != "causal":
+      raise UsageError(
+        f"decoder.name={self.name} reads next-token predictions, for which this checkpoint "
+        f"(attention: {defaults.attention}) was not trained: choose decoder.name={own_method.name_for(lm, defaults.attention)}"
+      )
     method = self.method.for_model(defaults)
     bounds.check_sizes(method, lm.config.max_seq_len)
     return dataclasses.replace(self, method=method)

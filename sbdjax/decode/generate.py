@@ -45,12 +45,14 @@ class Result:
     reveal_step: for each generated token, the 0-based forward that revealed it
       (samplers that draft count commits instead; -1: filled in after the end).
     drafted: tokens that drafts proposed.
-    accepted: how many of them became text.
+    accepted: how many of them became text; of methods that fill a canvas, how many stay in it, after
+      the text's end too.
     finish: "eos", "stop" (a stop string) or "length".
     seconds: wall-clock of the batch this row was decoded in, without compilation.
     batch_size: prompts decoded together, in a list's last batch perhaps fewer. Rows that fill up a
       program repeat a prompt and are not counted.
     trunk_passes, causal_passes: what `nfe` is made of, for self-speculative models.
+    counts_prefill: `tpf` counts the prompt's forwards too, as of `Method.counts_prefill`.
   """
 
   prompt_tokens: list[int]
@@ -67,11 +69,13 @@ class Result:
   batch_size: int
   trunk_passes: int | None = None
   causal_passes: int | None = None
+  counts_prefill: bool = False
 
   @property
   def tpf(self) -> float:
     """Valid tokens per forward: the NFE speed-up over autoregressive decoding; 0 without any."""
-    return self.valid / self.nfe if self.nfe else 0.0
+    nfe = self.nfe + self.counts_prefill * self.prefill_nfe
+    return self.valid / nfe if nfe else 0.0
 
   @property
   def text_tokens(self) -> list[int]:
@@ -132,13 +136,17 @@ def check_prompt(
     raise UsageError(f"{name} holds token {bad[0]}; the model knows 0..{vocab_size - 1}")
 
 
-def results_of(out: Generation, rows: int, seconds: float, batch_size: int) -> list[Result]:
+def results_of(
+  out: Generation, rows: int, seconds: float, batch_size: int, counts_prefill: bool = False
+) -> list[Result]:
   """The first `rows` rows of a finished Generation as Results, of batches of `batch_size`."""
   out = jax.device_get(out)
-  return [result_of(out, i, seconds, batch_size) for i in range(rows)]
+  return [result_of(out, i, seconds, batch_size, counts_prefill) for i in range(rows)]
 
 
-def result_of(out: Generation, row: int, seconds: float, batch_size: int) -> Result:
+def result_of(
+  out: Generation, row: int, seconds: float, batch_size: int, counts_prefill: bool = False
+) -> Result:
   """One row of a Generation on the host, of a batch of `batch_size`, as a Result."""
   start, stop = int(out.prompt_len_B[row]), int(out.length_B[row])
   end = stop if out.text_end_B is None else min(stop, int(out.text_end_B[row]))
@@ -163,6 +171,7 @@ def result_of(out: Generation, row: int, seconds: float, batch_size: int) -> Res
     batch_size=batch_size,
     trunk_passes=trunk_passes,
     causal_passes=causal_passes,
+    counts_prefill=counts_prefill,
   )
 
 
@@ -355,7 +364,7 @@ class Decoder:
       start = time.perf_counter()
       out = jax.block_until_ready(run(*args))
       seconds = time.perf_counter() - start
-      yield from results_of(out, batch.rows, seconds, batch.size)
+      yield from results_of(out, batch.rows, seconds, batch.size, method.counts_prefill)
 
   def _compile(self, args: tuple) -> Callable[..., Generation]:
     def run(method, params, limits, prompt_BxP, prompt_len_B, key, row_B, *begun):

@@ -70,6 +70,7 @@ class Method(pytree.Struct):
 
   Attributes:
     models: the kinds of model it decodes.
+    next_token: it reads next-token predictions, so the model has to be trained with causal attention.
     any_order: a prompt may be empty, and hold mask tokens anywhere, which are filled.
     counts_prefill: records count the prompt's forward in `nfe` too, as papers on diffusion models
       do: whether there is one depends on the cache and the prompt.
@@ -78,6 +79,7 @@ class Method(pytree.Struct):
   """
 
   models: ClassVar[tuple[type, ...]] = (LM,)
+  next_token: ClassVar[bool] = False
   any_order: ClassVar[bool] = False
   counts_prefill: ClassVar[bool] = False
   one_token: ClassVar[bool] = False

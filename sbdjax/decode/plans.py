@@ -123,6 +123,8 @@ def plan(
   limit = limit if whole else sizes.limit(limit, width, context)
   rows = min(slots, sizes.rows(len(bucket.waiting)))
   most_eos = max(len(eos_of(row, limits.eos_ids)) for row in bucket.waiting)
+  # A row that names none is one without an end, not one of a checkpoint without EOS tokens.
+  most_eos = max(most_eos, bool(limits.eos_ids))
   strings = list(dict.fromkeys(row.request.stop for row in bucket.waiting))
   sets: list[Any] = [limits.stops if s is None else automaton(s) for s in strings]
   stops = stop_sets.stacked(sets) if any(s is not None for s in sets) else None

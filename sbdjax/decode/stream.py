@@ -161,7 +161,7 @@ class Streamer:
 
   def _frame(self, before: Any, state: Any, seconds: float) -> Frame:
     """What became of the canvas that the forward from `before` to `state` worked on."""
-    (result,) = results_of(state.out, 1, seconds, batch_size=1)
+    (result,) = results_of(state.out, 1, seconds, 1, self._method.counts_prefill)
     canvas = self._method.canvas(before)
     first = int(canvas.start_B[0])
     old, new = (_span(s.out, canvas) for s in (before, state))

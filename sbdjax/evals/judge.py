@@ -49,6 +49,20 @@ class Scores(NamedTuple):
     return float(self.entropy.sum() / self.tokens.sum())
 
 
+def check_judge(lm: LM | SigmaLM, attention: str) -> None:
+  """Raises UsageError for a model that has no next-token distribution.
+
+  Args:
+    attention: of the checkpoint's `GenerationDefaults`.
+  """
+  if isinstance(lm, SigmaLM) or attention != "causal":
+    kind = "self-speculative" if isinstance(lm, SigmaLM) else "diffusion"
+    raise UsageError(
+      f"a {kind} model has no next-token distribution and cannot judge text: name an autoregressive "
+      "checkpoint of the same vocabulary with --judge (sweep.judge)"
+    )
+
+
 class Judge:
   """A model that scores texts with one causal forward each.
 
@@ -65,10 +79,8 @@ class Judge:
       batch_size: texts scored together.
       programs: shared with others of the same model; None: its own.
     """
-    if isinstance(lm, SigmaLM):
-      raise UsageError(
-        "a self-speculative model cannot judge text: name an autoregressive checkpoint as judge"
-      )
+    check_judge(lm, "causal")
+    assert isinstance(lm, LM)
     self.lm, self._params, self._batch_size = lm, params, batch_size
     self._programs = Programs() if programs is None else programs
 

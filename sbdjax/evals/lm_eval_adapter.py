@@ -30,7 +30,7 @@ from tqdm import tqdm
 from sbdjax import prompts as prompting
 from sbdjax.data.chat import ChatTemplate
 from sbdjax.decode.beginnings import Beginnings
-from sbdjax.decode.decoding import Decoding, from_flat
+from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
 from sbdjax.errors import UsageError
 from sbdjax.evals.record import fingerprint
 from sbdjax.evals.scoring.scorer import log_likelihoods, rolling, scorer_for
@@ -260,6 +260,10 @@ def _decoder_settings(more: dict[str, Any]) -> dict[str, Any]:
   ]
   if unknown:
     raise UsageError(f"unknown argument {unknown[0]} of the model {NAME}: see its docstring")
+  if _DECODER + MAX_TOKENS in more:
+    raise UsageError(
+      f"{_DECODER}{MAX_TOKENS} has no effect: a request says how long its text may be (--gen_kwargs max_gen_toks=N)"
+    )
   return {n.removeprefix(_DECODER): v for n, v in more.items() if n.startswith(_DECODER)}
 
 

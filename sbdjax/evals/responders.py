@@ -84,6 +84,7 @@ def of_decoder(
   *,
   seed: int = 0,
   batch_size: int = 8,
+  max_tokens: int | None = None,
   max_length: int | None = None,
 ) -> Responders:
   """Those of items that ask for texts. An answer's noise follows from `seed` and the item's id.
@@ -91,11 +92,13 @@ def of_decoder(
   Solved examples that all items begin with are run once (`Beginnings`).
 
   Args:
+    max_tokens: of an answer, where its item allows more.
     max_length: tokens of a prompt and its answer, see `generate_until`.
   """
   tokenizer = model.need_tokenizer()
   context_of = lambda item: item.prompt.context(template, multiturn)
   beginnings = Beginnings(model.lm, model.params)
+  limit_of = lambda item: min(item.max_tokens, max_tokens or item.max_tokens)
 
   def texts(items: Sequence[Generation]) -> list[Response]:
     written = generate_until(
@@ -103,7 +106,7 @@ def of_decoder(
       decoding,
       [prompting.encode(tokenizer, context_of(item)) for item in items],
       [item.stop for item in items],
-      [item.max_tokens for item in items],
+      [limit_of(item) for item in items],
       numbers=[number_of(item.id) for item in items],
       seed=seed,
       batch_size=batch_size,

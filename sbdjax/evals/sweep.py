@@ -25,7 +25,7 @@ from sbdjax.data.sources import load_corpus
 from sbdjax.decode.generate import check_context
 from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import paired, record, speeds
-from sbdjax.evals.judge import Judge
+from sbdjax.evals.judge import Judge, check_judge
 from sbdjax.evals.measured import measurements
 from sbdjax.evals.shared_lines import SharedLines
 from sbdjax.evals.sweep_points import Point, describe, key_of
@@ -138,6 +138,7 @@ class Bench:
     judge = self.model(*self.judging(point))
     pair = (point.sweep.checkpoint, point.sweep.judge)
     if pair not in self._judged:
+      check_judge(judge.lm, judge.generation.attention)
       record.check_same_vocabulary(model, judge, point.sweep.judge)
       self._judged.add(pair)
     total = max(map(len, prompts)) + point.decoding.max_tokens

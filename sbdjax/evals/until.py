@@ -16,6 +16,7 @@ from sbdjax.decode.beginnings import Beginnings
 from sbdjax.decode.decoding import Decoding
 from sbdjax.decode.generate import Decoder, Result
 from sbdjax.decode.programs import Shared, shared
+from sbdjax.errors import UsageError
 from sbdjax.interop.pretrained import Pretrained
 from sbdjax.lm import LM
 from sbdjax.sigma_lm import SigmaLM
@@ -87,10 +88,18 @@ def fit(prompt: Sequence[int], most: int, context: int) -> tuple[list[int], int]
 
   The prompt loses its beginning, so that an answer of `most` tokens has room; where no prompt leaves
   that, it stays whole and the answer gets what is left.
+
+  Raises:
+    UsageError: nothing is left.
   """
   if most < context:
     return list(prompt[-(context - most) :]), most
-  return list(prompt), max(1, context - len(prompt))
+  if len(prompt) >= context:
+    raise UsageError(
+      f"a prompt of {len(prompt)} tokens leaves no room for its answer in {context}, and the answer's limit of {most} "
+      "is not below that: give more (--max_length), or a lower limit (--decoder.max_tokens)"
+    )
+  return list(prompt), context - len(prompt)
 
 
 def generate_until(

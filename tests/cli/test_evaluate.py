@@ -102,6 +102,7 @@ def test_truncate_keeps_the_beginning_of_each_document():
     (["--data.tokenizer=text9"], 2, "did you mean 'text8'"),
     (["--data.tokenizer=GPT2"], 1, "has 512 embedding rows but tokenizer"),
     (["--split=valid"], 2, "invalid choice: 'valid'"),
+    (["--checkpoint=stories260K-sbd", "--block_size=600"], 2, "no block of that size fits in rows"),
     (["--block_size=0"], 2, "--block_size=0: give 1 or more"),
     (["--batch_size=0"], 2, "batch_size=0"),
   ],

@@ -156,6 +156,16 @@ def test_max_length_holds_for_answers_too(capsys, data, tmp_path):
   code, printed = run(capsys, data, *args)
   assert code == 0, printed.err
   assert (lines_of(path)[1]["prompt_tokens"], lines_of(path)[1]["tokens"]) == (8, 8)
+  assert lines_of(path)[0]["settings"]["decoder"]["max_tokens"] is None  # the task says it
+
+
+def test_a_limit_below_the_task_s_ends_answers(capsys, data, tmp_path):
+  path = tmp_path / "out.jsonl"
+  asked = "--tasks=tests.cli.test_evaluate_tasks:ASKS"
+  code, printed = run(capsys, data, asked, "--decoder.max_tokens=3", f"--out={path}")
+  assert code == 0, printed.err
+  assert lines_of(path)[1]["tokens"] == 3
+  assert lines_of(path)[0]["settings"]["decoder"]["max_tokens"] == 3
 
 
 def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypatch):
@@ -200,6 +210,12 @@ def test_a_model_of_masked_diffusion_names_its_estimator(capsys, data, monkeypat
     (["--tasks=arc_easy", "--spread"], 2, "give --limit too"),
     (["--tasks=arc_easy", "--no-multiturn"], 2, "give --chat too"),
     (["--tasks=arc_easy", "--samples=4"], 2, "--samples has no effect"),
+    (
+      ["--tasks=gsm8k:dream"],
+      2,
+      "gsm8k:dream is a prompt of a paper, written as a conversation: give --chat",
+    ),
+    (["--tasks=arc_easy", "--run_generated_code"], 2, "--run_generated_code has no effect"),
   ],
 )
 def test_bad_input_is_one_line(capsys, data, args, code, message):

@@ -55,6 +55,20 @@ def test_the_checkpoint_says_how_it_is_decoded(capsys):
   )
 
 
+def test_a_file_of_prompts_ends_early_too(tmp_path):
+  group, folder = golden(exits=True)
+  source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+  source.write_text(json.dumps({"prompt_tokens": group["prompt"]}) + "\n")
+  code = entry.main(
+    ["generate", f"--checkpoint={folder}", f"--prompts={source}", f"--out={out}", "--decoder.name=static",
+     f"--decoder.max_tokens={group['max_gen_length']}", "--decoder.early_exit=true"]
+  )  # fmt: skip
+  line = json.loads(out.read_text())
+  canvas, eos = group["static"]["ids"][len(group["prompt"]) :], group["eos_token_id"]
+  assert code == 0 and line["nfe"] == group["static"]["nfe"]
+  assert line["tokens"] == canvas[: canvas.index(eos) + 1] and line["finish"] == "eos"
+
+
 @pytest.mark.long
 def test_freedave_by_flags(capsys):
   for exits in (False, True):

@@ -225,6 +225,7 @@ def test_prompts_that_the_model_cannot_take(tiny, tmp_path, capsys):
     (["--prompts=IN", "--out=o.jsonl", "--json"], "--json has no effect with --prompts"),
     (["--prompts=IN", "--out=o.jsonl", "--prompt=a"], "--prompt has no effect with --prompts"),
     (["--prompts=IN", "--out=o.jsonl", "--system=Be"], "--system has no effect without --chat"),
+    (["--prompts=IN", "--out=o.jsonl", "--hole=o", "--chat"], "--hole has no effect with --chat"),
     (["--prompts=IN", "--out=o.jsonl", "--shard=2/2"], "--shard=2/2: write I/N"),
     (["--prompts=IN", "--out=o.jsonl", "--stop="], "a stop string is empty"),
     (["--prompts=IN", "--out=o.jsonl", "--hole=o"], "in.jsonl line 3: the prompt holds 512, the mask"),

@@ -16,6 +16,8 @@ from sbdjax.decode.buckets import Waiting, buckets
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.causal.sbd import SBD
 from sbdjax.decode.continuous import ContinuousDecoder
+from sbdjax.decode.diffusion.blocks import Blocks
+from sbdjax.decode.diffusion.static import Static
 from sbdjax.decode.generate import Decoder
 from sbdjax.decode.requests import Request
 from sbdjax.decode.rules import EBEntropy
@@ -117,6 +119,17 @@ def test_stop_strings_are_each_prompts_own(decoder):
         (one,) = own.generate(METHOD, PARAMS, [request.tokens], KEY)
         assert bare(found[i]) == bare(one), (strings, request)
   assert "stop" in {r.finish for r in found.values()}
+
+
+def test_a_prompt_without_ends_goes_on_to_its_limit_whatever_runs_beside_it():
+  """Where blocks end early there is an end to look for, though this prompt has none."""
+  decoder = ContinuousDecoder(LM, LIMITS, slots=2)
+  method = Static(blocks=Blocks(4, "block_causal", early_exit=True))
+  endless = Request(PROMPTS[0], eos_ids=())
+  run = lambda *some: dict(decoder.generate(method, PARAMS, some, KEY))[0]
+  alone = run(endless)
+  assert len(alone.tokens) == 12 and alone.finish == "length"
+  assert bare(run(endless, Request(PROMPTS[1]))) == bare(alone)
 
 
 def test_one_program_serves_a_bucket_whatever_the_prompts(decoder):

@@ -215,3 +215,6 @@ def test_prompts_the_model_cannot_take_are_refused(prompts, words):
 def test_tpf_is_tokens_per_forward():
   result = Result([1], [2, 3, 4], 3, 2, 1, 2, 0, 0, [0, 0, 1], "length", 0.1, 1)
   assert result.tpf == 1.5
+  assert (
+    dataclasses.replace(result, counts_prefill=True).tpf == 1.0
+  )  # one of its three forwards is the prompt's

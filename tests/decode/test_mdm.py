@@ -220,6 +220,10 @@ def test_attention_is_the_checkpoints_unless_it_was_given():
   for attention in ("auto", "block_causal"):
     with pytest.raises(UsageError, match="decoder.attention=full"):
       MDM(attention=attention).sampler(lm, limits)
+  sigma = models.sigma_of(mask_id=12)
+  assert callable(MDM().sampler(sigma, limits).step)
+  with pytest.raises(UsageError, match="decoder.attention=full"):
+    MDM(attention="block_causal").sampler(sigma, limits)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from sbdjax.decode import flat_names, registry, rules
 from sbdjax.decode.decoding import Decoding, from_flat
 from sbdjax.decode.method import Method, Part
 from sbdjax.errors import UsageError
+from sbdjax.interop.settings import GenerationDefaults
 from sbdjax.settings import parse_value
 from tests import models
 from tests.decode import fill_reference
@@ -324,6 +325,14 @@ def test_a_model_a_method_is_not_for():
     registry.check_model(decode.SSMD(), LM)
   with pytest.raises(UsageError, match="no mask token"):
     decode.SBD().sampler(models.lm_of(), decode.Limits(4))
+
+
+@pytest.mark.parametrize("attention", ["full", "block_causal"])
+def test_diffusion_models_have_no_next_tokens_to_read(attention):
+  how = GenerationDefaults((), 12, attention=attention)
+  for method in (decode.AR(), decode.SBD(), decode.VerifiedSBD(), decode.JacobiWindow()):
+    with pytest.raises(UsageError, match=f"attention: {attention}.*choose decoder.name=static"):
+      Decoding(method).for_model(models.lm_of(mask_id=12), how)
 
 
 OUTSIDE = '''

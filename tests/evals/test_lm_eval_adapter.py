@@ -109,6 +109,12 @@ def test_a_limit_that_leaves_no_room_is_refused(module, asked, limit):
   assert not asked
 
 
+def test_a_limit_of_the_decoder_is_refused(module):
+  """Requests have one of their own."""
+  with pytest.raises(UsageError, match="--gen_kwargs max_gen_toks=N"):
+    module._decoder_settings({"decoder.max_tokens": 512})
+
+
 def test_settings_that_change_greedy_texts_are_refused(module):
   """Beams and penalties; what only sampling reads has no effect."""
   assert module._sampling({"do_sample": False, "num_beams": 1, "top_p": 0.9, "until": []}) == {}

@@ -8,6 +8,8 @@ from sbdjax.data.text8_tokenizer import Text8Tokenizer
 from sbdjax.decode import AR
 from sbdjax.errors import UsageError
 from sbdjax.evals import sweep, sweep_points
+from sbdjax.evals.judge import check_judge
+from tests import models
 
 
 def test_other_settings_or_weights_are_other_points():
@@ -46,6 +48,15 @@ def test_the_base_may_say_what_an_entry_does_not_use_but_not_what_does_not_exist
   base["decoder"]["gama"] = 0.5
   with pytest.raises(UsageError, match="unknown field decoder.gama"):
     sweep_points.make_point(base, {"decoder.name": "ar"})
+
+
+def test_models_without_next_tokens_do_not_judge():
+  check_judge(models.lm_of(), "causal")
+  for attention in ("full", "block_causal"):
+    with pytest.raises(UsageError, match="a diffusion model .* cannot judge text.*--judge"):
+      check_judge(models.lm_of(), attention)
+  with pytest.raises(UsageError, match="a self-speculative model .* cannot judge text"):
+    check_judge(models.sigma_of(mask_id=12), "full")
 
 
 def test_flags_must_have_an_effect_on_some_point():

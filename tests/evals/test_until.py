@@ -91,8 +91,10 @@ def test_an_answer_is_as_long_as_the_context_leaves_room(model):
   prompt = (ids(model)[0] * context)[: context - 5]
   (written,) = generate_until(model, Decoding(AR()), [prompt], [[]], [1000])
   assert written.result.valid <= 5
-  with pytest.raises(UsageError, match="exceeds the model's context"):
+  with pytest.raises(UsageError, match="leaves no room for its answer"):
     generate_until(model, Decoding(AR()), [prompt * 2], [[]], [1000])
+  with pytest.raises(UsageError, match="of 41 tokens leaves no room for its answer in 40"):
+    generate_until(model, Decoding(AR()), [prompt[:41]], [[]], [1000], max_length=40)
 
 
 @pytest.mark.parametrize("max_length", [None, 100_000, 40])

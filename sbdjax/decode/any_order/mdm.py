@@ -228,7 +228,8 @@ class MDM(Method):
 
   def sampler(self, lm: LM | SigmaLM, limits: Limits) -> Sampler:
     encode, mask_id = encoder(lm), need_mask_token(lm.config, _NEEDED)
-    if not isinstance(lm, SigmaLM) and self.attention != "full":
+    known = ("full", AUTO) if isinstance(lm, SigmaLM) else ("full",)
+    if self.attention not in known:
       raise UsageError(
         "decoder.name=mdm lets every token see every other, which this checkpoint was not trained "
         "for; if it was, say so: decoder.attention=full"

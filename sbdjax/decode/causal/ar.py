@@ -50,6 +50,7 @@ class AR(Method):
     token: token choice.
   """
 
+  next_token: ClassVar[bool] = True
   one_token: ClassVar[bool] = True
 
   token: TokenSampler = Greedy()

@@ -17,7 +17,7 @@ of a block. Where the paper is silent:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,8 @@ class SBD(Method):
   Raises:
     UsageError: block_size < 1.
   """
+
+  next_token: ClassVar[bool] = True
 
   block_size: int = pytree.static(default=16)
   rule: Rule = EBEntropy()

@@ -28,7 +28,7 @@ which no row found anything is one without it.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,8 @@ class VerifiedSBD(Method):
     UsageError: block_size < 2, candidates or a lookup without common noise, a token choice that
       the verify rule does not work with, or nothing to verify.
   """
+
+  next_token: ClassVar[bool] = True
 
   block_size: int = pytree.static(default=16)
   drafting: Drafting = FanOut()
@@ -120,13 +122,15 @@ class VerifiedSBD(Method):
 
   def sampler(self, lm: LM, limits: Limits) -> Sampler:
     k = self.block_size
-    mask_id = mask_token(lm) if self.drafting.drafts else 0
+    # Without drafts of the model a mask only shows, in `stream.Frame`, where there is no text yet.
+    mask_id = mask_token(lm) if self.drafting.drafts else lm.config.mask_id
+    fill = -1 if mask_id is None else mask_id
     self.lookup.check(lm.config.vocab_size)
 
     def init(params, prompt_BxP, prompt_len_B, key, kept=None):
       batch, width = prompt_BxP.shape
       capacity = self.cache_slots(width, limits)
-      out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, mask_id, limits.stops)
+      out = base.start(prompt_BxP, prompt_len_B, width + limits.max_tokens, fill, limits.stops)
       cache = prefill(lm, params, out.tokens_BxC[:, :width], out.prompt_len_B - 1, capacity, kept)
       out = out.replace(prefill_nfe_B=out.prefill_nfe_B + 1)
       drafts = no_drafts(self, batch, lm.config.vocab_size)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +92,8 @@ class JacobiBase(Method):
     UsageError: block_size < 1, recycling under a verify rule that draws anew for each chain, or a
       token choice that the verify rule does not work with.
   """
+
+  next_token: ClassVar[bool] = True
 
   block_size: int = pytree.static(default=16)
   draft_init: DraftInit = FromText()
