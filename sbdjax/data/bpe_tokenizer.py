@@ -100,6 +100,10 @@ class LibraryTokenizer:
       raise UsageError("this tokenizer has no chat template: encode a text instead")
     return self.encode(self.chat_template.render(messages, **kwargs))
 
+  def begins_with_bos(self) -> bool:
+    """Whether the file's own post-processor puts the bos token before a text."""
+    return self.bos_id is not None and self._library.encode("a").ids[:1] == [self.bos_id]
+
   def token_id(self, token: str) -> int | None:
     """The id of one token of the vocabulary, by its text."""
     return self._library.token_to_id(token)
@@ -283,6 +287,11 @@ def with_special(
 def tokenizer_config(folder: pathlib.Path) -> dict:
   """tokenizer_config.json of `folder`, or {}. Raises DataError where it cannot be read."""
   return _read_settings(folder / _SETTING_FILES[0])
+
+
+def bos_is_unsaid(folder: pathlib.Path) -> bool:
+  """Whether `folder` has a tokenizer.json, and no `add_bos_token` beside it: its post-processor tells how texts begin."""
+  return (folder / "tokenizer.json").is_file() and "add_bos_token" not in tokenizer_config(folder)
 
 
 def _read_settings(path: pathlib.Path) -> dict:

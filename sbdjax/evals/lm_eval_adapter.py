@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lm_eval.api.model import LM as HarnessLM
@@ -31,7 +31,7 @@ from sbdjax import prompts as prompting
 from sbdjax.data.chat import ChatTemplate
 from sbdjax.decode.beginnings import Beginnings
 from sbdjax.decode.decoding import MAX_TOKENS, Decoding, from_flat
-from sbdjax.errors import UsageError
+from sbdjax.errors import DataError, UsageError
 from sbdjax.evals.record import fingerprint
 from sbdjax.evals.scoring.scorer import log_likelihoods, rolling, scorer_for
 from sbdjax.evals.tasks.task import Request
@@ -241,11 +241,24 @@ class SbdjaxLM(HarnessLM):
   def apply_chat_template(
     self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
   ) -> str:
-    """The conversation as text; where the model is to continue its last message, up to that."""
-    render: Callable[..., str] = self._template().render
+    """The conversation as text; where the model is to continue its last message, up to that.
+
+    As with the harness's own models, system messages are left out where the template refuses them.
+    """
     if add_generation_prompt:
-      return render(chat_history)
-    return render(chat_history[:-1]) + chat_history[-1]["content"]
+      return self._rendered(chat_history)
+    return self._rendered(chat_history[:-1]) + chat_history[-1]["content"]
+
+  def _rendered(self, messages: list[dict[str, str]]) -> str:
+    template = self._template()
+    try:
+      return template.render(messages)
+    except DataError:
+      others = [message for message in messages if message["role"] != "system"]
+      if len(others) == len(messages):
+        raise
+      _log.warning("the chat template refuses a system message: it is left out")
+      return template.render(others)
 
   def _template(self) -> ChatTemplate:
     template = getattr(self._tokenizer, "chat_template", None)

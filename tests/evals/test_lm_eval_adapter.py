@@ -8,7 +8,7 @@ import types
 import pytest
 
 from sbdjax import prompts as prompting
-from sbdjax.errors import UsageError
+from sbdjax.errors import DataError, UsageError
 from sbdjax.evals.until import Written
 
 pytest.importorskip("lm_eval", reason="needs the extra `eval`: lm_eval is not installed")
@@ -107,6 +107,20 @@ def test_a_limit_that_leaves_no_room_is_refused(module, asked, limit):
   with pytest.raises(UsageError, match="max_gen_toks=256 leaves no room"):
     model.generate_until([instance("Once")], True)  # the harness's own limit
   assert not asked
+
+
+def test_a_system_message_that_the_template_refuses_is_left_out(module, monkeypatch):
+  def render(messages):
+    if any(m["role"] == "system" for m in messages):
+      raise DataError("no role system")
+    return "".join(m["content"] for m in messages)
+
+  model = module.SbdjaxLM("stories260K")
+  monkeypatch.setattr(model, "_template", lambda: types.SimpleNamespace(render=render))
+  system, user = ({"role": role, "content": role} for role in ("system", "user"))
+  assert model.apply_chat_template([system, user]) == "user"
+  continued = [system, user, {"role": "assistant", "content": "So"}]
+  assert model.apply_chat_template(continued, add_generation_prompt=False) == "userSo"
 
 
 def test_a_limit_of_the_decoder_is_refused(module):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 from tokenizers import models as library_models
 
 from sbdjax import masks
@@ -140,6 +140,32 @@ def test_the_tokenizers_own_files_travel(tmp_path):
   assert found.encode_chat([{"role": "user", "content": "b"}]) == [0, 3]
   settings = json.loads((tmp_path / "m" / "config.json").read_text())
   assert (settings["bos_token_id"], settings["eos_token_id"]) == (0, [2, 3])
+
+
+@pytest.mark.parametrize(
+  ("settings", "processed", "expected"),
+  [({}, False, False), ({}, True, True), ({"add_bos_token": True}, False, True),
+   ({"add_bos_token": False}, True, False)],
+)  # fmt: skip
+def test_texts_begin_as_transformers_begins_them(tmp_path, settings, processed, expected):
+  """A folder from elsewhere: its flag, or else what its post-processor does."""
+  folder = tmp_path / "m"
+  save_pretrained(folder, hf_models.build("llama"))
+  library = Tokenizer(library_models.WordLevel({"<s>": 0, "a": 1}, unk_token="a"))
+  if processed:
+    library.post_processor = processors.TemplateProcessing(
+      single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+  library.save(str(folder / "tokenizer.json"))
+  (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"} | settings))
+  opened = load_pretrained(folder)
+  assert opened.tokenizer.add_bos is expected
+  # A model that was trained otherwise says so, and its tokenizer's files stay as they are.
+  opened.tokenizer.add_bos = True
+  save_pretrained(tmp_path / "trained", opened)
+  assert load_pretrained(tmp_path / "trained").tokenizer.add_bos is (
+    settings.get("add_bos_token") is not False
+  )
 
 
 def test_a_reserved_token_becomes_the_tokenizers_mask_token(tmp_path):

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from sbdjax.data import tokenizers
-from sbdjax.data.bpe_tokenizer import LibraryTokenizer
+from sbdjax.data.bpe_tokenizer import LibraryTokenizer, bos_is_unsaid
 from sbdjax.errors import CheckpointError
 from sbdjax.interop.hf import configs, generation_config, load, names, tensor_files
 from sbdjax.interop.hf.families import Family
@@ -105,7 +105,14 @@ def _tokenizer(folder: pathlib.Path, settings: Mapping[str, Any]) -> tokenizers.
         f"{', '.join(tokenizers.BUILTIN)} may stand: other tokenizers lie beside the weights"
       )
     return tokenizers.load_tokenizer(builtin)
-  return tokenizers.load_tokenizer(str(folder)) if tokenizers.has_files(folder) else None
+  if not tokenizers.has_files(folder):
+    return None
+  tokenizer = tokenizers.load_tokenizer(str(folder))
+  if isinstance(tokenizer, LibraryTokenizer) and bos_is_unsaid(folder):
+    # As transformers reads the folder: GPT-2's texts begin without a bos, Llama 3's with one.
+    own = settings.get(configs.OURS, {}).get("add_bos", tokenizer.begins_with_bos())
+    tokenizer.add_bos = bool(own)
+  return tokenizer
 
 
 def stored_dtype(tensors: load.Tensors) -> str | None:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from sbdjax.data import tokenizers
-from sbdjax.data.bpe_tokenizer import LibraryTokenizer
+from sbdjax.data.bpe_tokenizer import LibraryTokenizer, bos_is_unsaid
 from sbdjax.errors import CheckpointError, UsageError
 from sbdjax.interop.hf import configs, families, generation_config, names, tensor_files
 from sbdjax.interop.hf.tensor_files import CONFIG, GENERATION, ToWrite, read_json
@@ -62,6 +62,9 @@ def write(
       if builtin:
         settings.setdefault(configs.OURS, {})["tokenizer"] = builtin
       _name_mask_token(temporary, tokenizer, config.mask_id)
+      if isinstance(tokenizer, LibraryTokenizer) and bos_is_unsaid(temporary):
+        if tokenizer.add_bos != tokenizer.begins_with_bos():
+          settings.setdefault(configs.OURS, {})["add_bos"] = tokenizer.add_bos
     _write_json(temporary / CONFIG, settings)
     _write_json(temporary / GENERATION, generation_config.write(settings, generation))
     _write_shards(temporary, tensors, max_shard_bytes)
