@@ -209,7 +209,7 @@ def in_short() -> str:
   return (
     f"SmolLM2-135M-Instruct on {len(found)} likelihood benchmarks, exact log-likelihoods: HellaSwag "
     f"{shown('acc_norm', shares['hellaswag'])}, PIQA {shown('acc_norm', shares['piqa'])}, mean of ARC "
-    f"{shown('acc_norm', average)}; {inside} of the {len(beside)} figures that its authors report lie "
+    f"{shown('acc_norm', average)}; {inside} of {len(beside)} figures of its authors that are compared lie "
     f"inside the intervals. By `acc` it is better than a guess on {better_than_a_guess()} of {len(_with_options())} with options. Answers to GSM8K and IFEval are "
     f"AR's with every lossless decoder; drafts from n-grams have {_of_ar('ifeval', GROWING)} times AR's tokens/s on IFEval, **Jacobi loses** "
     f"({_of_ar('gsm8k_cot_llama', 'Jacobi')} and {_of_ar('ifeval', 'Jacobi')} times)"
