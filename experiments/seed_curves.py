@@ -73,7 +73,7 @@ def draw(runs: Sequence[Run], path: pathlib.Path, together: bool = False) -> Non
         of_seeds = np.array([[value for _, value in curve] for curve in curves])
         mean, least, most = (x(of_seeds, axis=0) for x in (np.mean, np.min, np.max))
         number = n * len(metrics) + m if together else n
-        colour, marker = figures.COLOURS[number], figures.MARKERS[number]
+        colour, marker = (x[number % len(x)] for x in (figures.COLOURS, figures.MARKERS))
         style = dict(linestyle=("-", "--", ":", "-.")[m % 4]) if together else {}
         label = f"{name}: {said}" if together else name
         panel.plot(steps, mean, color=colour, marker=marker, markersize=2.5, label=label, **style)

@@ -26,6 +26,7 @@ from sbdjax.bench.peers import Turn
 from sbdjax.data.llama2c_tokenizer import vocabulary_file
 from sbdjax.errors import UsageError
 from sbdjax.interop import llama2c
+from sbdjax.nn import adapter
 from sbdjax.nn.transformer import TransformerConfig
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -113,11 +114,12 @@ def prepare(
   """
   rows = rows_of(config, start)
   theirs = dataclasses.replace(
-    config, vocab_size=len(rows), mask_id=None, unused_rows=0, max_seq_len=positions
+    config, vocab_size=len(rows), mask_id=None, unused_rows=0, max_seq_len=positions, adapter=None
   )
-  tables = {n: np.asarray(params[n])[rows] for n in ("embedding", "head") if n in params}
+  base, _ = adapter.split(params)  # next tokens do not use the adapter
+  tables = {n: np.asarray(x)[rows] for n, x in base.items() if n in ("embedding", "head")}
   program = Program(binary, folder / "model.bin", folder / "tokens.bin", start)
-  llama2c.write(program.checkpoint, theirs, {**params, **tables})
+  llama2c.write(program.checkpoint, theirs, base | tables)
   pieces = [b"%d " % i for i in rows]
   program.vocabulary.write_bytes(vocabulary_file(pieces, [0.0] * len(rows)))
   return program

@@ -24,6 +24,7 @@ from sbdjax import masks
 from sbdjax.bench.timing import Summary, TimedDecoder, summarise
 from sbdjax.decode.method import Method
 from sbdjax.lm import LM
+from sbdjax.nn import adapter
 
 T = TypeVar("T")
 
@@ -173,13 +174,14 @@ def compare_tokens(
 
 
 def weights_read(params: Mapping[str, Any], itemsize: int | None = None) -> int:
-  """Bytes of parameters that a forward of few tokens reads: all but tables it takes single rows of.
+  """Bytes of parameters that a forward of few tokens reads: all but tables it takes single rows of, and an adapter.
 
   Args:
     itemsize: bytes of a number; None: as `params` are stored.
   """
   tables = ["position_embedding", *["embedding"] * ("head" in params)]
-  read = {name: value for name, value in params.items() if name not in tables}
+  base, _ = adapter.split(params)
+  read = {name: value for name, value in base.items() if name not in tables}
   return sum(x.size * (itemsize or x.dtype.itemsize) for x in jax.tree.leaves(read))
 
 

@@ -67,8 +67,9 @@ def make_llama(config: TransformerConfig, params: Mapping[str, Any]) -> Any:
   import torch
   import transformers
 
-  changed = config.qkv_bias or config.qk_norm or config.embedding_norm
-  if changed or config.rope_scaling is not None or config.norm_order != "pre":
+  biased = config.qkv_bias or config.o_bias or config.mlp_bias
+  changed = biased or config.qk_norm or config.embedding_norm or config.norm_order != "pre"
+  if changed or config.rope_scaling is not None or config.rope_frequencies is not None:
     raise UsageError("only plain Llama models can be compared with transformers: use --no_torch")
   tensors = state_dict(config, params)
   # As a dictionary: which of them are arguments and which attributes differs between releases.

@@ -101,7 +101,7 @@ def draw(found: dict[str, Any], path: pathlib.Path) -> None:
       medians = [1e3 * p.seconds for p in curve]
       below = [1e3 * (p.seconds - p.low) for p in curve]
       axes.errorbar([p.tokens for p in curve], medians, yerr=[below, [0.0] * len(curve)],
-                    marker=figures.MARKERS[number], label=f"blocks of {size}")  # fmt: skip
+                    marker=figures.MARKERS[number % len(figures.MARKERS)], label=f"blocks of {size}")  # fmt: skip
     tokens = sorted({p.tokens for p in points})
     lines = f"two lines, knee at {knee.tokens:.0f}" if knee.inside else "two lines"
     axes.plot(tokens, 1e3 * knee(np.array(tokens)), "--", color=figures.BLACK, lw=0.8, label=lines)
@@ -127,7 +127,7 @@ def main(argv: list[str]) -> int:
   add("--json", action="store_true", help="print one JSON object")
   args = parser.parse_args(argv)
   found = measure(args)
+  report(found, args.json, show)
   if args.plot:
     draw(found, pathlib.Path(args.plot))
-  report(found, args.json, show)
   return 0

@@ -40,6 +40,8 @@ from sbdjax.foreign import read_json
 
 CONFIG, REQUEST, RUN, MODEL = "config.py", "finetune.json", "run", "model"
 # What a run is begun with; other values need another --out.
+# Fields that say where the data lie.
+_OF_FILES = ("data.source", "data.path", "data.valid_path")
 _REQUESTED = (
   "model",
   "data",
@@ -130,6 +132,9 @@ def _run(
 ) -> int:
   """The whole of it, in a folder that is ours alone."""
   file, recipe = out / CONFIG, RECIPES[args.method]
+  # What the model itself writes is trained on: where the data lie is not where that does.
+  derived = args.self_distill or recipe.noise is not None
+  of_run = {n: t for n, t in overrides.items() if not (derived and n in _OF_FILES)}
   if (out / REQUEST).exists():
     _begin(out, requested)
   if not file.exists():
@@ -140,18 +145,18 @@ def _run(
     with tempfile.TemporaryDirectory() as place:
       draft = pathlib.Path(place) / CONFIG
       finetune_config.write(draft, made, args.model, args.method)
-      config = load_config(str(draft), overrides, finetune_config.sections_of(recipe))
+      config = load_config(str(draft), of_run, finetune_config.sections_of(recipe))
     config = finetune_costs.fit(config, overrides, recipe, console)
     _begin(out, requested)
     finetune_config.write(file, config.to_dict(), args.model, args.method)
     console.print(f"  writes    {out / RUN}, {file}, and at the end {out / MODEL}", markup=False)
   elif args.dry_run:
-    config = load_config(str(file), overrides, finetune_config.sections_of(recipe))
+    config = load_config(str(file), of_run, finetune_config.sections_of(recipe))
     finetune_costs.fit(config, overrides, recipe, console)
   if args.dry_run:
     console.print("not started: the same command without --dry_run starts it")
     return 0
-  last = train.start(str(file), overrides, out / RUN)
+  last = train.start(str(file), of_run, out / RUN)
   if last is None:
     return train.STOPPED
   finetune_export.export(out / MODEL, last, args.model, args.method, args.dtype, console)

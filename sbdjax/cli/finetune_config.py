@@ -29,6 +29,7 @@ from sbdjax.data import assets, sources
 from sbdjax.data.config import OF_CHECKPOINT, DataConfig
 from sbdjax.data.corpus import Corpus
 from sbdjax.data.files import write_atomically
+from sbdjax.data.rows import PLANS
 from sbdjax.data.tokenizers import Tokenizer, beginning
 from sbdjax.errors import UsageError
 from sbdjax.interop.mask_token import find_reserved
@@ -86,6 +87,7 @@ def make(
     data |= dict(
       source="tokens", path=str(finetune_texts.collected(request, model, data, out, console))
     )
+    data.pop("valid_path", None)  # of the data that the model's own text replaces
   init, of_model = _start(request, recipe, model)
   params = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lm.init, jax.random.key(0))))
   accelerated = jax.default_backend() != "cpu"
@@ -99,7 +101,10 @@ def make(
     lengths = np.concatenate([corpus.lengths for corpus in corpora])
     held_out = min(len(corpus.lengths) for corpus in corpora) >= _HOLD_OUT_FROM
     facts = facts._replace(tokens=int(lengths.sum()), long_document=int(np.quantile(lengths, 0.95)))
-    sizes = scale(recipe, facts, request.epochs, given)
+    packed = to_dataclass(DataConfig, {"seq_len": 256} | data, "data").packing
+    share = _SPLITS[0] if held_out else 1.0
+    count = lambda seq_len: sum(PLANS[packed](corpus, seq_len, 0).num_rows for corpus in corpora)
+    sizes = scale(recipe, facts, request.epochs, given, lambda seq_len: share * count(seq_len))
     found = {"data": data | dict(seq_len=sizes.seq_len)}
   if "split_sizes" not in fields:
     found["data"]["split_sizes"] = _SPLITS if held_out else (1.0, 0.0, 0.0)
@@ -223,7 +228,9 @@ def _start(
 def _corpora(data: Mapping[str, Any], tokenizer: Tokenizer) -> list[Corpus]:
   """The tokens of each part of the data, with what may be held out of them."""
   settings = to_dataclass(DataConfig, {**data, "split_sizes": (1.0, 0.0, 0.0)}, "data")
-  return [sources.load_corpus(part, "train", tokenizer) for part, _ in sources.parts_of(settings)]
+  return [
+    sources.load_corpus(part, "train", tokenizer) for part, _ in sources.parts_of(settings, "train")
+  ]
 
 
 def _trajectories(

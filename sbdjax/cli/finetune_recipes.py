@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 # Between these numbers of parameters the learning rate goes down by a power law.
@@ -159,15 +159,24 @@ class Given(NamedTuple):
 NOTHING_GIVEN = Given()
 
 
-def scale(recipe: Recipe, facts: Facts, epochs: float, given: Given = NOTHING_GIVEN) -> Scale:
+def scale(
+  recipe: Recipe,
+  facts: Facts,
+  epochs: float,
+  given: Given = NOTHING_GIVEN,
+  rows_of: Callable[[int], float] | None = None,
+) -> Scale:
   """Rows as long as nearly all documents, batches that leave enough updates, and `epochs` passes.
 
   A row is a power of two (or the whole context) and at most 512 tokens on CPUs, 2048 elsewhere.
+
+  Args:
+    rows_of: tokens of a row -> how many rows are one pass; None: rows without padding.
   """
   cap = min(facts.context, 2048 if facts.accelerated else 512)
   seq_len = min(cap, max(_SHORTEST_ROW, _power_above(facts.long_document)))
   seq_len = given.seq_len or seq_len - seq_len % recipe.block_size
-  rows = max(1, -(-facts.tokens // seq_len))
+  rows = max(1, math.ceil(facts.tokens / seq_len if rows_of is None else rows_of(seq_len)))
   return of_rows(rows, seq_len, facts, epochs, given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import zlib
@@ -18,7 +19,7 @@ from sbdjax.data.config import DataConfig
 from sbdjax.data.tokenizers import Tokenizer
 from sbdjax.decode.causal.ar import AR
 from sbdjax.decode.decoding import Decoding
-from sbdjax.errors import UsageError
+from sbdjax.errors import DataError, UsageError
 from sbdjax.evals import record
 from sbdjax.interop.pretrained import Pretrained, load_pretrained
 from sbdjax.settings import to_dataclass
@@ -111,13 +112,15 @@ def samples(
 def _prompts(request: Request, data: DataConfig, tokenizer: Tokenizer) -> Iterator[str]:
   """Texts that the model may go on from: prompts of the data, or the first words of its texts."""
   path = request.data[0]
-  if sources.source_of(path) != "files":
+  if data.source not in ("files", "mixture") or sources.source_of(path) != "files":
     return
   for file in folders.find(assets.resolve(path), "train").paths:
     for document in folders.read(file, data.separator, data.text_field):
       turns = conversations.as_messages(document, data.chat)
       if turns:
-        yield conversations.question(turns, tokenizer)
-      else:
-        prompt, body = str(document.prompt), document.body
-        yield prompt or (" ".join(body.split(" ")[:8]) if isinstance(body, str) else "")
+        # A conversation that the template refuses is left out of the training, too.
+        with contextlib.suppress(DataError):
+          yield conversations.question(turns, tokenizer)
+      elif isinstance(document.body, str):
+        prompt = document.prompt if isinstance(document.prompt, str) else ""
+        yield prompt or " ".join(document.body.split(" ")[:8])

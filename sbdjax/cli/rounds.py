@@ -85,8 +85,15 @@ def plan(
     given: fields the command line sets, which no round sets anew.
 
   Raises:
-    UsageError: an override names no field of the config file.
+    UsageError: an override names no field of the config file, or the command line sets what rounds
+      decide.
   """
+  idle = next((name for name in ("data.path", "collect.checkpoint") if name in given), None)
+  if idle is not None:
+    raise UsageError(
+      f"config.{idle} has no effect in rounds, which train on what their own model tells: set config.init.checkpoint, "
+      "or train once on trajectories that are there (variant `once` of the presets)"
+    )
   checkpoint, rounds = config.init.checkpoint, []
   for number, changes in enumerate(overrides, 1):
     of_round = copy.deepcopy(config).unlock()

@@ -105,6 +105,10 @@ class DataConfig:
       raise UsageError(f"data.seq_len={self.seq_len} is too large: at most {_MAX_LENGTH}")
     if self.multiple < 1:
       raise UsageError(f"data.multiple={self.multiple} must be at least 1")
+    if self.seq_len % self.multiple:
+      raise UsageError(
+        f"data.seq_len={self.seq_len} is no multiple of data.multiple={self.multiple}: blocks would run over the ends of rows"
+      )
     if self.multiple > 1 and self.packing == "crop":
       raise UsageError(
         f"data.multiple={self.multiple} aligns whole documents, of which data.packing=crop takes parts: choose another packing"

@@ -19,7 +19,7 @@ from absl import flags
 from sbdjax import memory
 from sbdjax.data.config import PACKED, TRAJECTORIES, DataConfig
 from sbdjax.data.corpus import Corpus
-from sbdjax.data.rows import NO_ENDS, PLANS, Ends, RowPlan, build_row
+from sbdjax.data.rows import NO_ENDS, Ends, RowPlan, build_row, plan_of
 from sbdjax.data.sources import load_corpus, parts_of
 from sbdjax.data.tokenizers import Tokenizer, load_tokenizer
 from sbdjax.errors import CheckpointError, DataError, UsageError
@@ -317,7 +317,7 @@ def _parts(
   corpus: Corpus | None,
 ) -> tuple[list[Rows], list[float]]:
   """The rows of each part of a mixture and their weights; of any other source, one part."""
-  parts = parts_of(config)
+  parts = parts_of(config, split)
   if len(parts) > 1 and tokenizer is None:
     tokenizer = load_tokenizer(config.tokenizer)
   rows = [_rows(part, split, seed, tokenizer, corpus) for part, _ in parts]
@@ -389,7 +389,7 @@ def _rows(
   room = config.seq_len - sum(map(len, ends))
   if room < 1:
     raise UsageError(f"data.seq_len={config.seq_len} leaves no room between bos and eos")
-  return _TextRows(corpus, PLANS[config.packing](corpus, room, seed), config, ends)
+  return _TextRows(corpus, plan_of(config, corpus, room, seed), config, ends)
 
 
 def _parse_grain_flags() -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from sbdjax.data.config import DataConfig
 from sbdjax.data.corpus import Corpus
 
 _OPEN_ROWS = 256
@@ -37,12 +38,13 @@ class ConcatPlan:
   """Documents one after the other, cut every L tokens; only the epoch's last row is short.
 
   With a seed, each epoch has its own order of documents and starts at its own place (the rest of
-  the document it starts in comes last), so that cuts fall elsewhere each time. Without, documents
-  are in order.
+  the document it starts in comes last), so that cuts fall elsewhere each time; at a multiple of
+  `multiple` tokens, as documents are aligned to. Without, documents are in order.
   """
 
-  def __init__(self, corpus: Corpus, seq_len: int, seed: int | None = None):
+  def __init__(self, corpus: Corpus, seq_len: int, seed: int | None = None, multiple: int = 1):
     self._corpus, self._seq_len, self._seed = corpus, seq_len, seed
+    self._multiple = multiple
     self._total = len(corpus.tokens)
     self.num_rows = -(-self._total // seq_len)
     self._layouts: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
@@ -74,6 +76,7 @@ class ConcatPlan:
       if self._seed is not None:
         rng = np.random.default_rng((self._seed, epoch))
         order, phase = rng.permutation(len(lengths)), int(rng.integers(self._total))
+      phase -= phase % self._multiple
       layout = order, np.cumsum(lengths[order]), phase
       # Rows are read in order, so an older epoch is not needed again.
       self._layouts = dict([*self._layouts.items(), (epoch, layout)][-_EPOCHS_KEPT:])
@@ -155,6 +158,15 @@ PLANS: dict[str, Callable[..., RowPlan]] = {
   "pad": pad_plan,
   "crop": CropPlan,
 }
+
+
+def plan_of(config: DataConfig, corpus: Corpus, seq_len: int, seed: int | None) -> RowPlan:
+  """The plan of `data.packing`."""
+  if config.packing == "concat":
+    return ConcatPlan(corpus, seq_len, seed, config.multiple)
+  return PLANS[config.packing](corpus, seq_len, seed)
+
+
 # Ids put before and after each piece.
 Ends = tuple[Sequence[int], Sequence[int]]
 NO_ENDS: Ends = ((), ())

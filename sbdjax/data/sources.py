@@ -66,11 +66,18 @@ def _choose_file(config: DataConfig, split: str) -> tuple[str, bool]:
   return (config.path if split == "train" else config.valid_path), False
 
 
+def _written(
+  documents: Iterable[Document], config: DataConfig, tokenizer: Tokenizer
+) -> list[Document]:
+  """`documents` with conversations as tokens: before they are split, as with `token_dir`, so that both split alike."""
+  return list(conversations.write(documents, tokenizer, config.chat))
+
+
 def _tokenize(
   documents: list[Document], config: DataConfig, tokenizer: Tokenizer, origin: str
 ) -> Corpus:
   corpus = tokenize(
-    list(conversations.write(documents, tokenizer, config.chat)),
+    _written(documents, config, tokenizer),
     tokenizer,
     add_bos=config.add_bos and config.packing != "crop",  # there they stand around what is cut
     add_eos=config.add_eos and config.packing != "crop",
@@ -96,7 +103,7 @@ def _load_files(
 
   def load(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
     file, shared = _choose_file(config, split)
-    documents = read(assets.resolve(file), config)
+    documents = _written(read(assets.resolve(file), config), config, tokenizer)
     if shared:
       documents = _split_documents(documents, split, config.split_sizes, file)
     origin = f"{file}: {len(documents):,} documents"
@@ -116,13 +123,13 @@ def _load_found(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpus:
       yield from folders.read(path, config.separator, config.text_field)
 
   if not config.token_dir:
-    there = list(_bounded(documents(), file))
+    there = _written(_bounded(documents(), file), config, tokenizer)
     if shared:
       there = _split_documents(there, split, config.split_sizes, file)
     return _tokenize(there, config, tokenizer, f"{file}: {len(there):,} documents")
 
   def tokens_of(some: Sequence[Document]) -> Corpus | None:
-    written = list(conversations.write(some, tokenizer, config.chat))
+    written = _written(some, config, tokenizer)
     return _tokenize(written, config, tokenizer, file) if written else None
 
   made_of = dict(
@@ -162,10 +169,16 @@ def _load_mixture(config: DataConfig, split: str, tokenizer: Tokenizer) -> Corpu
   )
 
 
-def parts_of(config: DataConfig) -> list[tuple[DataConfig, float]]:
-  """The sources of a mixture with their weights; of any other source, itself."""
+def parts_of(config: DataConfig, split: str) -> list[tuple[DataConfig, float]]:
+  """The sources of a mixture with their weights; of any other source, itself.
+
+  A mixture that is validated on a file of its own has one part there.
+  """
   if config.source != MIXTURE:
     return [(config, 1.0)]
+  if split == "validation" and config.valid_path:
+    path = config.valid_path
+    return [(dataclasses.replace(config, source=source_of(path), path=path, mixture=()), 1.0)]
   return [
     (dataclasses.replace(config, source=source_of(path), path=path, mixture=()), weight)
     for path, weight in config.mixture

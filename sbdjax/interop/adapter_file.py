@@ -174,6 +174,10 @@ def attach(
     )
   own = base_hash(config, params)
   if own != found.base_sha256:
+    if any(x.dtype == jnp.float16 for x in jax.tree.leaves(params)):
+      raise CheckpointError(
+        f"{where} cannot tell its base in float16, which rounds the weights otherwise: open it in float32, bfloat16 or mixed"
+      )
     raise CheckpointError(
       f"{where} belongs to other weights (sha256 {found.base_sha256[:12]}, these have {own[:12]}): "
       "open the model it was trained on"

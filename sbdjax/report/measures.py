@@ -140,6 +140,10 @@ def _columns(record: Mapping[str, Any], key: str) -> tuple[list[float], list[flo
     if len(columns[-1]) != len(values):
       return None
   over, under = columns
+  prompts = each.get("prefill_nfe")
+  if key == "tpf" and isinstance(prompts, list) and len(prompts) == len(under):
+    # There where the value counts them, too.
+    under = [a + (number(b) or 0.0) for a, b in zip(under, prompts, strict=True)]
   return over, under
 
 
@@ -170,13 +174,20 @@ def _recorded(record: Mapping[str, Any]) -> dict[str, Value]:
   """The measures that a record names."""
   found: dict[str, Value] = {}
   for measure in MEASURES:
-    all_values = (_at(record, path, measure.quality) for path in measure.paths)
+    paths = [p for p in measure.paths if p != "ratio" or _is_of_speeds(record)]
+    all_values = (_at(record, path, measure.quality) for path in paths)
     values = [v for v in all_values if v is not None]
     if measure.key == "speed_ratio":  # a ratio without bounds may be of anything
       values = [v for v in values if v.low is not None]
     if values:
       found[measure.key] = values[0]
   return found
+
+
+def _is_of_speeds(record: Mapping[str, Any]) -> bool:
+  """Whether `ratio` is a speed in units of AR's, as `tune` records it; benchmarks have others of that name."""
+  found = record.get("ratio")
+  return isinstance(found, Mapping) and "median" in found
 
 
 def _derive(record: Mapping[str, Any], found: dict[str, Value]) -> None:

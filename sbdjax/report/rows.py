@@ -129,8 +129,18 @@ def _timed(timed: Mapping[str, Any]) -> tuple[list[float], list[float]] | None:
 
 
 def _identity(record: Record) -> str:
-  """Tells a point of a sweep that was timed from the others: model, adapter, method and seed."""
-  names = ("sweep.checkpoint", "sweep.adapter", "sweep.seed", "weights_crc32", "decoder")
+  """Tells a point of a sweep that was timed from the others: model, adapter, method, seed and prompts."""
+  of_sweep = (
+    "checkpoint",
+    "adapter",
+    "seed",
+    "batch_size",
+    "prompts",
+    "num_prompts",
+    "prompt_tokens",
+    "split",
+  )
+  names = [*(f"sweep.{n}" for n in of_sweep), "weights_crc32", "prompts_crc32", "data", "decoder"]
   return json.dumps(
     [measures.find(record, f"settings.{name}") or "" for name in names], sort_keys=True
   )

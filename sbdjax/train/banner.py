@@ -40,7 +40,9 @@ def of_model(shape: TransformerConfig, params: Any, start: str, loss: str) -> st
   )
 
 
-def of_data(corpus: Any, held_out: Any, steps: int, rows: int, seq_len: int) -> list[str]:
+def of_data(
+  corpus: Any, held_out: Any, steps: int, rows: int, seq_len: int, rows_per_epoch: int
+) -> list[str]:
   """What is read, and how often.
 
   Args:
@@ -48,13 +50,13 @@ def of_data(corpus: Any, held_out: Any, steps: int, rows: int, seq_len: int) -> 
       packed rows, a mixture), which has an `origin` alone.
     held_out: that evaluations read, or None.
     steps, rows, seq_len: updates, rows of each, tokens of a row.
+    rows_per_epoch: rows that are one pass over the data.
   """
-  tokens = len(corpus.tokens) if hasattr(corpus, "tokens") else 0
   evaluated = ""
   if held_out is not None:
     evaluated = f"; evaluated on up to {_size(held_out)}"
   planned = steps * rows * seq_len
-  passes = f", {planned / tokens:.3g} epochs" if tokens else ""
+  passes = f", {steps * rows / rows_per_epoch:.3g} epochs" if rows_per_epoch else ""
   return [
     f"data: {_size(corpus)}{evaluated} ({corpus.origin})",
     f"plan: {_many(steps, 'step')} of {_many(rows, 'row')} of {seq_len} tokens: "

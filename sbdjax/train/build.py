@@ -170,6 +170,7 @@ def about(settings: Settings, model: Model, data: Data) -> list[str]:
       config.steps,
       config.batch_size,
       settings.data.seq_len,
+      data.batches.rows_per_epoch,
     ),
   ]
 

@@ -1,12 +1,16 @@
 """Latency against tokens: the knee of known curves, and what a forward is."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from sbdjax import __main__ as entry
+from sbdjax import figures
 from sbdjax.bench import parallel
+from sbdjax.bench.parallel import ForwardTiming, Knee
+from sbdjax.cli import bench_parallel
 from tests.cli import checkpoints
 
 TOKENS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
@@ -47,6 +51,19 @@ def test_every_block_size_and_number_of_tokens_is_timed(tiny, tmp_path, capsys):
   assert points == [(1, 1), (1, 4), (1, 8), (4, 4), (4, 8)]
   assert all(0 < p["low"] <= p["seconds"] <= p["high"] for p in found["points"])
   assert found["knee"]["tokens"] > 0 and plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_any_number_of_block_sizes_is_drawn(tmp_path):
+  """More than there are markers."""
+  sizes = range(1, 2 + len(figures.MARKERS))
+  points = [
+    dataclasses.asdict(ForwardTiming(n, t, 1e-3 * t, 1e-3 * t, 1e-3 * t))
+    for n in sizes
+    for t in (8, 16)
+  ]
+  knee = dataclasses.asdict(Knee(8.0, 1e-3, 1e-3, True))
+  bench_parallel.draw({"points": points, "knee": knee}, tmp_path / "p.png")
+  assert (tmp_path / "p.png").is_file()
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ def test_a_forward_reads_all_but_rows_of_the_embedding(tied):
   per_layer = 2 * 16 + 16 * (16 + 8 + 8) + 16 * 16 + 3 * 16 * 20
   count = 2 * per_layer + 16 + 13 * 16  # layers, final norm, head
   assert peers.weights_read(params) == 4 * count and peers.weights_read(params, 2) == 2 * count
+  drafting = models.lm_of(tie_embeddings=tied, mask_id=12, adapter={"rank": 2})
+  assert peers.weights_read(models.random_params(drafting)) == 4 * count  # AR does not read it
 
 
 def test_ours_starts_from_one_token():

@@ -74,8 +74,12 @@ def test_transformers_generates_our_greedy_tokens(interleaved):
 
 
 @pytest.mark.skipif(not torch_llama.is_available(), reason="torch and transformers not installed")
-def test_only_plain_llama_is_compared():
-  lm = models.lm_of(qk_norm=True)
+@pytest.mark.parametrize(
+  "change",
+  [{"qk_norm": True}, {"mlp_bias": True}, {"o_bias": True}, {"rope_frequencies": (0.5, 0.1)}],
+)
+def test_only_plain_llama_is_compared(change):
+  lm = models.lm_of(**change)
   with pytest.raises(UsageError, match="plain Llama"):
     torch_llama.make_llama(lm.config, models.random_params(lm))
 

@@ -243,6 +243,9 @@ def test_a_run_is_scaled_to_data_and_devices():
   assert tiny.batch_size == 1 and tiny.steps == 2 and tiny.warmup == 0
   blocks = recipes.scale(recipes.RECIPES["block_diffusion"], FACTS._replace(context=99), 1.0)
   assert blocks.seq_len == 96
+  # Rows that padding fills make more updates of as many passes.
+  padded = recipes.scale(recipe, FACTS, 3.0, rows_of=lambda seq_len: 2 * 1_000_000 / seq_len)
+  assert abs(padded.steps * padded.batch_size - 6 * rows) <= padded.batch_size
 
 
 def test_the_learning_rate_lies_between_its_two_ends():

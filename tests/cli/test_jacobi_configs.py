@@ -4,6 +4,7 @@ import pytest
 
 from sbdjax.cli import rounds, sweep, trajectories
 from sbdjax.cli.common import load_config
+from sbdjax.errors import UsageError
 from sbdjax.train.settings import parse_settings, schema
 
 
@@ -31,6 +32,12 @@ def test_the_command_line_holds_for_every_round(tmp_path):
   flags = {"train.steps": "7", "optim.warmup_steps": "1", "data.noise.window": "4"}
   for each in planned("stories_jacobi", flags, tmp_path):
     assert (each.config.train.steps, each.config.data.noise.window) == (7, 4)
+
+
+@pytest.mark.parametrize("name", ["data.path", "collect.checkpoint"])
+def test_what_rounds_decide_is_not_set(tmp_path, name):
+  with pytest.raises(UsageError, match=f"config.{name} has no effect in rounds"):
+    planned("stories_jacobi", {name: "runs/x"}, tmp_path)
 
 
 def test_one_round_on_trajectories_that_are_there():

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from sbdjax.cli import finetune_texts
+from sbdjax.cli.finetune_recipes import Request
 from sbdjax.data import chat, conversations
 from sbdjax.data.config import DataConfig
 from sbdjax.data.corpus import Document, aligned, tokenize
@@ -145,6 +147,40 @@ def test_a_part_of_the_tokens_on_disk_may_have_none(tmp_path, monkeypatch, last,
   np.testing.assert_array_equal(disk.tokens, memory.tokens)
   with pytest.raises(DataError, match="conversations can be used|no document has 32 tokens"):
     stored(tmp_path, Characters(), [last] * 3, **settings)
+
+
+def test_refused_conversations_do_not_move_the_splits(tmp_path):
+  """In memory and on disk the same documents are held out."""
+  path = tmp_path / "talks.jsonl"
+  talks = [
+    [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"ho {i}"}]
+    for i in range(6)
+  ]
+  lines = [{"messages": TALK[:2]}] * 5 + [{"messages": talk} for talk in talks]
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  config = dict(source="files", path=str(path), add_bos=False, split_sizes=(0.5, 0.5, 0.0))
+  for split in ("train", "validation"):
+    memory, disk = (
+      load_corpus(DataConfig(**config, token_dir=where), split, Characters())
+      for where in ("", str(tmp_path / "k"))
+    )
+    assert len(memory.lengths) == 3
+    np.testing.assert_array_equal(disk.tokens, memory.tokens)
+
+
+def test_a_first_conversation_that_is_left_out_is_not_sampled_from(tmp_path):
+  path = tmp_path / "talks.jsonl"
+  refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML
+  lines = [{"messages": TALK}, {"messages": TALK[1:3]}]
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  request = Request(model="", data=[str(path)], mix=None, method="sbd", self_distill=False, chat=False,
+                    texts=1, max_tokens=1, epochs=1.0)  # fmt: skip
+  data = DataConfig(source="files", path=str(path))
+  found = list(finetune_texts._prompts(request, data, Characters(refuses)))
+  assert found == [conversations.question(TALK[1:3], Characters())]
+  # Files that the user says are of another kind are not read as what their names say.
+  other = DataConfig(source="text", path=str(path))
+  assert not list(finetune_texts._prompts(request, other, Characters()))
 
 
 def test_tokens_on_disk_are_made_anew_with_another_template(tmp_path):

@@ -242,6 +242,27 @@ def test_evaluation_of_the_first_batches():
   )
 
 
+def test_a_mixture_reads_its_validation_file_once(tmp_path):
+  for name in ("a", "b", "v"):
+    (tmp_path / f"{name}.txt").write_text(f"{name} {name} {name}. " * 20)
+  path = lambda name: str(tmp_path / f"{name}.txt")
+  config = DataConfig(
+    source="mixture",
+    mixture=((path("a"), 1.0), (path("b"), 3.0)),
+    valid_path=path("v"),
+    seq_len=16,
+    packing="pad",
+  )
+  alone = DataConfig(
+    source="files", path=path("v"), split_sizes=(1, 0, 0), seq_len=16, packing="pad"
+  )
+  found, expected = (
+    concatenate(list(make_eval(of, split, batch_size=1)))["tokens"]
+    for of, split in ((config, "validation"), (alone, "train"))
+  )
+  assert found.tolist() == expected.tolist()
+
+
 def test_embedded_sources_from_settings_alone():
   stories = next(make_pipeline(DataConfig(seq_len=64), seed=0, batch_size=2))
   assert (stories["weights"] == 1).all() and stories["tokens"].max() < 512

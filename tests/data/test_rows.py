@@ -5,8 +5,10 @@ import collections
 import numpy as np
 import pytest
 
+from sbdjax.data.config import DataConfig
 from sbdjax.data.corpus import Corpus
-from sbdjax.data.rows import PLANS, Piece, build_row
+from sbdjax.data.rows import PLANS, Piece, build_row, plan_of
+from sbdjax.errors import UsageError
 
 
 def corpus_of(lengths, prompt_lengths=None):
@@ -68,6 +70,20 @@ def test_concat_in_order_is_the_corpus_cut():
   rows = rows_of(PLANS["concat"](corpus, 16), corpus, 0, 16)
   flat = np.concatenate([row["tokens"] for row in rows])[: len(corpus.tokens)]
   assert (flat == corpus.tokens).all()
+
+
+def test_epochs_of_aligned_documents_begin_at_a_multiple():
+  """Block diffusion counts its blocks from the start of a row: they do not run over documents' ends."""
+  corpus = corpus_of([8, 4, 12, 16, 4] * 5)
+  plan = plan_of(DataConfig(packing="concat", seq_len=16, multiple=4), corpus, 16, 5)
+  starts = set()
+  for epoch in range(6):
+    starts.add(plan.pieces(epoch, 0)[0].start)
+    for row in range(plan.num_rows):
+      assert all(piece.start % 4 == piece.stop % 4 == 0 for piece in plan.pieces(epoch, row))
+  assert len(starts) > 1
+  with pytest.raises(UsageError, match="data.seq_len=18 is no multiple of data.multiple=4"):
+    DataConfig(seq_len=18, multiple=4)
 
 
 def test_concat_epochs_differ_even_for_a_single_document():

@@ -137,6 +137,13 @@ def test_other_weights_are_refused(written, tmp_path, path):
   assert str(file) in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_base_in_float16_is_told_to_be_opened_otherwise(written):
+  """The checksum is of the weights rounded to bfloat16, which float16 rounds otherwise."""
+  base, file, *_ = written
+  with pytest.raises(CheckpointError, match="open it in float32, bfloat16 or mixed"):
+    load_pretrained(base, adapter=file, dtype="float16")
+
+
 def test_what_does_not_belong_together_is_refused(written, tmp_path):
   base, file, config, params = written
   other_mask = checkpoints.write_tiny(tmp_path / "mask.safetensors", mask_id=3)

@@ -182,6 +182,10 @@ def test_values_and_their_bounds():
   assert of_text["tpf"] == (2.0, None, None)
   for nothing in ({}, {"tpf": True, "judge_nll": "0.5"}, {"tpf": 10**400}, {"ratio": 3.0}):
     assert not measured(nothing)
+  # Only `tune` calls a speed in units of AR's "ratio"; benchmarks have others of that name.
+  tuned = {"ratio": {"median": 1.5, "low": 1.4, "high": 1.6}}
+  assert measured(tuned)["speed_ratio"] == (1.5, 1.4, 1.6)
+  assert not measured({"ratio": 2.4, "ratio_low": 2.3, "ratio_high": 2.5})
   # One repeat has no bounds.
   one = record(tokens_per_second_low=100.0, tokens_per_second_high=100.0)
   assert measured(one)["tokens_per_second"] == (100.0, None, None)
@@ -195,6 +199,10 @@ def test_bounds_follow_from_the_sums_of_texts():
   found = measured(record(tpf=float(tokens.sum() / nfe.sum()), each=each))["tpf"]
   # The bounds are those of the READMEs.
   assert found == pytest.approx(bootstrap.ratio_of_sums(tokens, nfe), rel=1e-12)
+  # Where the value counts the forwards of prompts, the bounds do, too.
+  both = (nfe + 1).tolist()
+  counted = record(tpf=float(tokens.sum() / sum(both)), each=each | {"prefill_nfe": [1] * 300})
+  assert measured(counted)["tpf"] == pytest.approx(bootstrap.ratio_of_sums(tokens, both), rel=1e-12)
   # Bounds that a record has are not replaced, and damaged lists are not read.
   own = {"value": 2.0, "low": 1.9, "high": 2.1}
   assert measured({"tpf": own, "each": each})["tpf"] == (2.0, 1.9, 2.1)
@@ -219,6 +227,12 @@ def test_speeds_of_a_sweep_are_joined_to_its_points():
   assert found[0].values["tokens_per_second"].value == 30 / (1.5 + 3.0)
   assert [p.of for p in found] == ["a/points.jsonl"] * 2
   assert "tokens_per_second" not in found[1].values
+  # Another batch size, or other prompts, is another point.
+  for field, value in (("batch_size", 8), ("prompts", "mine.txt")):
+    settings = point["settings"] | {"sweep": point["settings"]["sweep"] | {field: value}}
+    beside = read.File("a/points.jsonl", [point, point | {"settings": settings}])
+    ours, another = rows.points([beside, files[1]])
+    assert "tokens_per_second" in ours.values and "tokens_per_second" not in another.values
   elsewhere = [files[0], read.File("b/speeds.jsonl", [speeds])]
   assert "tokens_per_second" not in rows.points(elsewhere)[0].values
 

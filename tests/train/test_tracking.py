@@ -132,6 +132,9 @@ def test_a_start_says_what_it_is_and_what_is_new(ran, tmp_path, capsys):
   count = 28 * 16 + 16 * (16 + 8 + 8 + 16) + 3 * 16 * 24 + 2 * 16 + 16
   assert f"model: {banner.count(count)} parameters, 1 layer of width 16" in out
   assert "data: 1 document with" in out and "2 steps of 4 rows of 16 tokens: 128 tokens" in out
+  # Passes are counted in rows: padding is read, too.
+  plan = banner.of_data(types.SimpleNamespace(origin="x"), None, 30, 4, 512, rows_per_epoch=60)[1]
+  assert plan.endswith("61.44 k tokens, 2 epochs")
   assert "devices: " in out and "is finished" in out and "command" not in out
   assert "changed since the last start: train.log_every = 2 (was 1)" in out
   assert "changed since the last start: packages.jax = " in out and "(was 0.0.1)" in out

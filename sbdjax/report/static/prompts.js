@@ -1,7 +1,7 @@
 // Two records over the same prompts: the difference on each of them, in order, and its mean.
 
 const PER_PROMPT = {
-  tpf: ["tokens per forward", (e) => ratio(e.tokens || e.valid, e.nfe)],
+  tpf: ["tokens per forward", (e) => ratio(e.tokens || e.valid, e.prefill_nfe ? e.nfe?.map((n, i) => n + e.prefill_nfe[i]) : e.nfe)],
   nll: ["NLL under the judge (nats/token)", (e) => ratio(e.judge_nll, e.tokens || e.valid)],
   speed: ["tokens per second", (e) => ratio(e.tokens || e.valid, e.decode_seconds || e.seconds)],
 };
