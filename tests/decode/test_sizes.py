@@ -120,9 +120,9 @@ def test_lists_of_many_lengths_and_numbers_share_programs():
 def test_never_more_rows_than_asked_for(monkeypatch, count, batch_size, rows):
   seen = set()
 
-  def results(out, some, seconds, size):
+  def results(out, some, seconds, size, *more):
     seen.add((len(out.length_B), size))
-    return results_of(out, some, seconds, size)
+    return results_of(out, some, seconds, size, *more)
 
   monkeypatch.setattr(generate, "results_of", results)
   decoder = Decoder(LM, Limits(2), using=SHARED)
