@@ -2,8 +2,8 @@
 
   python experiments/jacobi_stories260k/tables.py --points=experiments/jacobi_stories260k
 
-Reads methods.jsonl, ablation.jsonl, ar_weight.jsonl and blocks.jsonl there, those that are there; prints Markdown
-and draws blocks.png.
+Reads methods.jsonl and blocks.jsonl there, those that are there; prints Markdown and draws blocks.png. Tables of
+trainings: `trainings.py` and `seeds.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Callable
 
 from sbdjax import figures
 from sbdjax.bootstrap import Interval
@@ -74,48 +73,9 @@ def speed_up(row: dict, reference: dict) -> str | None:
   return None if found is None else found.shown(2)
 
 
-def inverse(found: Interval) -> Interval:
-  """1 / a number, and its bounds."""
-  if found.low is None or found.high is None:
-    return Interval(1 / found.value)
-  return Interval(1 / found.value, 1 / found.high, 1 / found.low)
-
-
-def trainings(rows: list[dict]) -> str:
-  """Trainings that differ from the first in one setting: forwards per token, as the paper has it, and its inverse."""
-  original = paired.original_of(rows)
-  rows = [r for r in rows if r is not original]
-  cells: dict[str, Callable[[dict], str | None]] = {
-    "training": lambda r: r["settings"]["sweep"]["label"],
-    "forwards per token": lambda r: inverse(paired.tokens_per_forward(r)).shown(3),
-    "tokens per forward": lambda r: paired.tokens_per_forward(r).shown(2),
-    "times the first's": lambda r: (
-      None if r is rows[0] else paired.forwards_ratio(r, rows[0]).shown(3)
-    ),
-    "judge NLL": lambda r: paired.judge_nll(r).shown(3),
-  }
-  if original is not None:
-    cells["against the original"] = lambda r: markdown.against(r, original)
-  cells |= {
-    "repeats": lambda r: paired.repetition(r).shown(3),
-    "distinct-2": lambda r: f"{r['distinct_2']:.3f}",
-  }
-  return markdown.table(list(cells), [[of(r) for of in cells.values()] for r in rows])
-
-
 def recorded_methods() -> str:
   """Table 1 of the page."""
   return methods(read(HERE / "methods.jsonl"))
-
-
-def recorded_ablation() -> str:
-  """Tables 4 and 5 of the page."""
-  return trainings(read(HERE / "ablation.jsonl"))
-
-
-def recorded_ar_weight() -> str:
-  """What the weight of the AR loss does."""
-  return trainings(read(HERE / "ar_weight.jsonl"))
 
 
 def point(name: str, label: str, decoding: str, block_size: int = 16) -> dict:
@@ -152,23 +112,6 @@ def fastest_by_the_clock() -> Interval:
 def nll(label: str) -> Interval:
   """Judge NLL of a model's text."""
   return paired.judge_nll(point("methods", label, "AR" if label == ORIGINAL else "Jacobi"))
-
-
-def _training(label: str) -> tuple[dict, dict]:
-  """A record of ablation.jsonl, and the one it differs from in one setting."""
-  _, first, *others = read(HERE / "ablation.jsonl")
-  (found,) = [r for r in others if r["settings"]["sweep"]["label"] == label]
-  return found, first
-
-
-def times_first(label: str) -> Interval:
-  """Tokens per forward of a training / those of the first."""
-  return paired.forwards_ratio(*_training(label))
-
-
-def above_first(label: str) -> tuple[float, ...]:
-  """Judge NLL of a training above that of the first, a share of it, with its bounds."""
-  return tuple(x for x in paired.nll_difference(*_training(label)) if x is not None)
 
 
 def second_block_adds() -> float:
@@ -324,13 +267,9 @@ def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--points", required=True, help="folder of the .jsonl files")
   folder = pathlib.Path(parser.parse_args(argv).points)
-  names = ("methods", "ablation", "ar_weight", "blocks")
-  found = {name: read(folder / f"{name}.jsonl") for name in names}
+  found = {name: read(folder / f"{name}.jsonl") for name in ("methods", "blocks")}
   if found["methods"]:
     print(methods(found["methods"]), end="\n\n")
-  for name in ("ablation", "ar_weight"):
-    if found[name]:
-      print(trainings(found[name]), end="\n\n")
   if found["blocks"]:
     draw_blocks(folder / "blocks.png", found["blocks"])
   return 0

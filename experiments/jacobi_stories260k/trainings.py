@@ -41,7 +41,11 @@ def _against(row: dict, other: dict | None) -> Interval | None:
 
 
 _two_digits, _three_digits = (lambda x: x.shown(2)), (lambda x: x.shown(3))
-TIMES, ABOVE, COST = "times the first's", "judge NLL above the first's", "above the original's"
+TIMES, ABOVE, COST = (
+  "times the first's",
+  "judge NLL above the first's",
+  "judge NLL above the original's",
+)
 NUMBERS: dict[str, Number] = {
   "tokens per forward": Number(lambda t: paired.tokens_per_forward(t.row), _two_digits),
   TIMES: Number(
@@ -49,6 +53,7 @@ NUMBERS: dict[str, Number] = {
   ),
   COST: Number(lambda t: _against(t.row, t.original), markdown.percent),
   ABOVE: Number(lambda t: _against(t.row, t.first), markdown.percent),
+  "judge NLL": Number(lambda t: paired.judge_nll(t.row), _three_digits),
   "repeats": Number(lambda t: paired.repetition(t.row), _three_digits),
   "distinct-2": Number(lambda t: Interval(t.row["distinct_2"]), _three_digits),
 }
@@ -83,13 +88,13 @@ class Trainings(NamedTuple):
     each = (NUMBERS[number].of(trained) for trained in self.of_seeds()[label])
     return [x for x in each if x is not None]
 
-  def means(self) -> str:
-    """Every number of every training: the mean of the seeds, with the least and the most."""
+  def means(self, *names: str) -> str:
+    """These numbers of every training: the mean of the seeds, with the least and the most."""
     lines = []
     for label in self.of_seeds():
-      cells = [_mean_cell(self.values(label, name), number) for name, number in NUMBERS.items()]
+      cells = [_mean_cell(self.values(label, name), NUMBERS[name]) for name in names]
       lines.append((label, *cells))
-    return markdown.table(("training", *NUMBERS), lines)
+    return markdown.table(("training", *names), lines)
 
   def by_seed(self, name: str) -> str:
     """One number of every training and seed, with intervals over prompts."""
@@ -121,7 +126,7 @@ AR_WEIGHT = Trainings("ar_weight.jsonl", "ar_weight_seeds.jsonl")
 
 def ablation_means() -> str:
   """Tables 4 and 5 with three seeds."""
-  return ABLATION.means()
+  return ABLATION.means("tokens per forward", TIMES, COST, ABOVE, "repeats", "distinct-2")
 
 
 def ablation_times() -> str:
@@ -136,7 +141,7 @@ def ablation_above() -> str:
 
 def ar_weight_means() -> str:
   """The weight of the AR loss with three seeds."""
-  return AR_WEIGHT.means()
+  return AR_WEIGHT.means("tokens per forward", TIMES, "judge NLL", ABOVE, "repeats", "distinct-2")
 
 
 def ablated(label: str, name: str = TIMES) -> tuple[float, ...]:

@@ -1,5 +1,6 @@
 """The tables of the Jacobi Forcing experiment."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,3 +44,25 @@ def test_kinds_of_tokens():
     [prefix] * 4,
   ]
   np.testing.assert_array_equal(found, expected)
+
+
+def test_a_training_is_compared_with_the_first_of_its_seed(tmp_path):
+  trainings = script("jacobi_stories260k/trainings")
+  sweep = {"num_prompts": 2, "prompt_tokens": 4, "split": "test", "judge": "j", "checkpoint": "c"}
+
+  def row(label, tokens):
+    settings = {"sweep": sweep | {"label": label}, "decoder": {"name": "jacobi"}}
+    each = {"tokens": [tokens, tokens], "nfe": [10, 10]}
+    return {"settings": settings, "tpf": tokens / 10, "distinct_2": 0.1, "each": each}
+
+  records = {
+    "a": [row("first", 10), row("other", 20)],
+    "b": [row("first, seed 1", 10), row("other, seed 1", 30), row("first, seed 2", 20), row("other, seed 2", 20)],
+  }  # fmt: skip
+  for name, rows in records.items():
+    (tmp_path / name).write_text("".join(json.dumps(r) + "\n" for r in rows))
+  table = trainings.Trainings(str(tmp_path / "a"), str(tmp_path / "b"))
+  assert table.mean("other", trainings.TIMES) == (2.0, 1.0, 3.0)
+  lines = table.means("tokens per forward", trainings.TIMES, trainings.COST).splitlines()
+  assert lines[2] == "| first | 1.33 [1.00, 2.00] |  |  |"
+  assert lines[3] == "| other | 2.33 [2.00, 3.00] | 2.000 [1.000, 3.000] |  |"
