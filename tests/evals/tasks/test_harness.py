@@ -287,4 +287,6 @@ def test_arguments_and_chat_templates(tmp_path):
 def test_documents_stand_in_for_the_real_ones(tmp_path):
   """The made-up files of the fast tests can be read by every task."""
   files = Files(documents.write(tmp_path))
-  assert all(task.items(files) for name, task in registry.tasks().items() if name in TASKS)
+  for name in TASKS:
+    task = registry.find(name)
+    assert task.items(files, num_fewshot=min(task.num_fewshot, 2))  # as many as each subject has
