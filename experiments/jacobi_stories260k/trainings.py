@@ -84,9 +84,16 @@ class Trainings(NamedTuple):
     return found
 
   def values(self, label: str, number: str) -> list[Interval]:
-    """A number of a training, of every seed that has it."""
-    each = (NUMBERS[number].of(trained) for trained in self.of_seeds()[label])
-    return [x for x in each if x is not None]
+    """A number of a training, of every seed; nothing where it does not concern the training.
+
+    Raises:
+      ValueError: some of the seeds have it, and others not.
+    """
+    each = [NUMBERS[number].of(trained) for trained in self.of_seeds()[label]]
+    found = [x for x in each if x is not None]
+    if found and len(found) < len(each):
+      raise ValueError(f"{number} of {label!r} was not measured with every seed")
+    return found
 
   def means(self, *names: str) -> str:
     """These numbers of every training: the mean of the seeds, with the least and the most."""
@@ -147,11 +154,6 @@ def ar_weight_means() -> str:
 def ablated(label: str, name: str = TIMES) -> tuple[float, ...]:
   """Of Tables 4 and 5: a number's mean, least and most."""
   return ABLATION.mean(label, name)
-
-
-def weighed(label: str, name: str = TIMES) -> tuple[float, ...]:
-  """Of the weights of the AR loss: a number's mean, least and most."""
-  return AR_WEIGHT.mean(label, name)
 
 
 def main(argv: list[str] | None = None) -> int:

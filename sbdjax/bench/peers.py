@@ -174,7 +174,9 @@ def compare_tokens(
 
 
 def weights_read(params: Mapping[str, Any], itemsize: int | None = None) -> int:
-  """Bytes of parameters that a forward of few tokens reads: all but tables it takes single rows of, and an adapter.
+  """Bytes of parameters that a next-token forward of few tokens reads.
+
+  All but an adapter, which acts on open blocks alone, and tables of which single rows are taken.
 
   Args:
     itemsize: bytes of a number; None: as `params` are stored.

@@ -10,8 +10,9 @@ Log-likelihoods of next-token models are exact. Those of masked diffusion are th
 block-causal models within each block) and those of self-speculative models the mean over random orders,
 with --samples and --seed. Texts are
 decoded as --decoder.name=METHOD says (the verb `methods` lists them), each until a stop string or the
-task's limit (--decoder.max_tokens: a lower one), and what they cost is counted until there. Programs that a model wrote run only with --run_generated_code, each in
-a process of its own without network, files or other processes, for seconds.
+task's limit (--decoder.max_tokens: a lower one), and what they cost is counted until there. Programs
+that a model wrote run only with --run_generated_code, each in a process of its own without network, files
+or other processes, for seconds.
 """
 
 from __future__ import annotations

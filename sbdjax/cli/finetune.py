@@ -39,9 +39,9 @@ from sbdjax.errors import UsageError
 from sbdjax.foreign import read_json
 
 CONFIG, REQUEST, RUN, MODEL = "config.py", "finetune.json", "run", "model"
-# What a run is begun with; other values need another --out.
 # Fields that say where the data lie.
 _OF_FILES = ("data.source", "data.path", "data.valid_path")
+# What a run is begun with; other values need another --out.
 _REQUESTED = (
   "model",
   "data",
@@ -132,7 +132,7 @@ def _run(
 ) -> int:
   """The whole of it, in a folder that is ours alone."""
   file, recipe = out / CONFIG, RECIPES[args.method]
-  # What the model itself writes is trained on: where the data lie is not where that does.
+  # These methods train on what the model itself writes, and the config says where that lies.
   derived = args.self_distill or recipe.noise is not None
   of_run = {n: t for n, t in overrides.items() if not (derived and n in _OF_FILES)}
   if (out / REQUEST).exists():

@@ -101,10 +101,9 @@ def make(
     lengths = np.concatenate([corpus.lengths for corpus in corpora])
     held_out = min(len(corpus.lengths) for corpus in corpora) >= _HOLD_OUT_FROM
     facts = facts._replace(tokens=int(lengths.sum()), long_document=int(np.quantile(lengths, 0.95)))
-    packed = to_dataclass(DataConfig, {"seq_len": 256} | data, "data").packing
-    share = _SPLITS[0] if held_out else 1.0
-    count = lambda seq_len: sum(PLANS[packed](corpus, seq_len, 0).num_rows for corpus in corpora)
-    sizes = scale(recipe, facts, request.epochs, given, lambda seq_len: share * count(seq_len))
+    plan, share = PLANS[data["packing"]], _SPLITS[0] if held_out else 1.0
+    rows_of = lambda seq_len: share * sum(plan(corpus, seq_len, 0).num_rows for corpus in corpora)
+    sizes = scale(recipe, facts, request.epochs, given, rows_of)
     found = {"data": data | dict(seq_len=sizes.seq_len)}
   if "split_sizes" not in fields:
     found["data"]["split_sizes"] = _SPLITS if held_out else (1.0, 0.0, 0.0)

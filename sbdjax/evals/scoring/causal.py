@@ -31,8 +31,8 @@ class CausalScorer:
 
   Attributes:
     estimator: "exact".
-    max_tokens: the most tokens that a forward reads. It predicts the last token of a continuation without reading
-      it, so a context and its continuation together may have max_tokens + 1. A longer context loses its
+    max_tokens: tokens that a forward reads at most. The last token of a continuation is predicted and not
+      read: a context and its continuation together may have max_tokens + 1. A longer context loses its
       first tokens.
     window: tokens that are predicted at most where one stands before them.
     tokens_run: columns of all forwards so far, padding included.
